@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * The public keys that run tokens may be signed with: the files <kid>.pem of one directory, read
+ * as a whole. A file whose name is not the key id of its content is skipped, so a key id can only
+ * be looked up, never followed anywhere. The set reads the directory again when it has changed;
+ * a directory that cannot be read is an empty set (nothing verifies), not the old one.
+ */
+
+#include "basic/macro.h"
+#include "token/signing-key.h"
+
+typedef struct KeySet KeySet;
+
+#define KEY_SET_MAX 64 /* more files than that are not looked at */
+
+int key_set_load(const char *dir, KeySet **ret);
+KeySet *key_set_free(KeySet *s);
+DEFINE_CLEANUP(KeySet *, key_set_free);
+
+/* 1 read again, 0 nothing had changed, negative: the set is empty now. Cheap: one stat(). */
+int key_set_refresh(KeySet *s);
+size_t key_set_size(const KeySet *s);
+/* The public PEM of a key, or NULL. KID need not be NUL-terminated. */
+const char *key_set_find(const KeySet *s, const char *kid, size_t len);
