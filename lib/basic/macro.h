@@ -79,18 +79,16 @@ static inline void *mfree(void *p) {
 }
 
 #define ELEMENTSOF(x) (sizeof(x) / sizeof((x)[0]))
-#define MIN(a, b)                                                                                  \
+/* Each argument is evaluated once; the numbered names let the two be nested without shadowing. */
+#define _MINMAX_(op, a, b, n) __MINMAX_(op, a, b, n)
+#define __MINMAX_(op, a, b, n)                                                                     \
         ({                                                                                         \
-                typeof(a) _a_ = (a);                                                               \
-                typeof(b) _b_ = (b);                                                               \
-                _a_ < _b_ ? _a_ : _b_;                                                             \
+                typeof(a) _a##n = (a);                                                             \
+                typeof(b) _b##n = (b);                                                             \
+                _a##n op _b##n ? _a##n : _b##n;                                                    \
         })
-#define MAX(a, b)                                                                                  \
-        ({                                                                                         \
-                typeof(a) _a_ = (a);                                                               \
-                typeof(b) _b_ = (b);                                                               \
-                _a_ > _b_ ? _a_ : _b_;                                                             \
-        })
+#define MIN(a, b) _MINMAX_(<, a, b, __COUNTER__)
+#define MAX(a, b) _MINMAX_(>, a, b, __COUNTER__)
 
 #define USEC_PER_SEC UINT64_C(1000000)
 #define USEC_PER_MSEC UINT64_C(1000)

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * One line a message. When stderr is the journal (systemd sets $JOURNAL_STREAM), structured fields are sent with
+ * sd_journal_sendv(), so that `journalctl CODE_FUNC=…` works; else plain text goes to stderr.
+ */
+#include <stdarg.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <systemd/sd-journal.h>
+
+#include "basic/log.h"
+
+static int max_level = LOG_INFO;
+static const char *identifier = "agentd";
+static bool to_journal;
+
+void log_set_max_level(int level) {
+        max_level = level;
+}
+
+static bool stderr_is_journal(void) {
+        const char *e = getenv("JOURNAL_STREAM");
+        unsigned long long dev, ino;
+        struct stat st;
+
+        if (!e || sscanf(e, "%llu:%llu", &dev, &ino) != 2 || fstat(STDERR_FILENO, &st) < 0)
+                return false;
+        return st.st_dev == (dev_t) dev && st.st_ino == (ino_t) ino;
+}
+
+void log_setup(const char *id) {
+        static const char *const names[] = { "emerg", "alert", "crit", "err", "warning", "notice", "info", "debug" };
+        const char *e = getenv("AGENTD_LOG_LEVEL");
+
+        identifier = id;
+        to_journal = stderr_is_journal();
+        if (!e)
+                return;
+        for (size_t i = 0; i < ELEMENTSOF(names); i++)
+                if (streq(e, names[i]) || (e[0] == (char) ('0' + i) && !e[1]))
+                        max_level = (int) i;
+}
+
+int log_internal(int level, int error, const char *file, int line, const char *func, const char *format, ...) {
+        int saved = errno, r = error > 0 ? -error : error;
+        char text[2048];
+        va_list ap;
+
+        if (LOG_PRI(level) > max_level)
+                return r;
+
+        errno = -r; /* for %m */
+        va_start(ap, format);
+        vsnprintf(text, sizeof text, format, ap);
+        va_end(ap);
+
+        if (to_journal)
+                sd_journal_send_with_location(file, "", func, "MESSAGE=%s", text, "PRIORITY=%i", LOG_PRI(level),
+                                              "CODE_LINE=%i", line, "SYSLOG_IDENTIFIER=%s", identifier,
+                                              r < 0 ? "ERRNO=%i" : NULL, -r, NULL);
+        else
+                fprintf(stderr, "%s: %s\n", identifier, text);
+
+        errno = saved;
+        return r;
+}
