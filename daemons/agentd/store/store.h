@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * The store: everything that outlives agentd, and everything that several agentd would share. It is the
+ * one narrow interface behind which the queue, the heads, the runs and small blobs live; SQLite is its
+ * first back end. What a second back end has to keep is what tests/unit/test-store.c proves.
+ *
+ * Promises
+ * - Each verb is one transaction: on failure nothing has changed, on success it is on disk (synchronous)
+ *   before the verb returns and before the event hook is called. Full disk and I/O errors included.
+ * - Verbs are synchronous. On a local disk a commit takes well below a millisecond to a few ms, bounded
+ *   by the busy timeout (5 s) should another process hold the database.
+ * - A run is handed out by claim() with a fencing number. Whoever holds an older number is refused
+ *   (-ESTALE): a late finish cannot overwrite a newer attempt.
+ * - Cost does not grow with the number of finished runs.
+ *
+ * Errors (negative errno, the same from every verb)
+ *   -EINVAL    an argument or a transition that the caller should not have asked for
+ *   -ENOENT    no such object
+ *   -EEXIST    the name is taken; for enqueue: the idempotency key was used with another input
+ *   -EBUSY     enqueue: the queue of this host is full; agent_remove: it has unfinished runs
+ *   -EDQUOT    enqueue: the user's share of the queue is full
+ *   -EUSERS    enqueue: the agent's share of the queue is full
+ *   -ESTALE    fence, attempt or head revision is not the current one (somebody else was first)
+ *   -EALREADY  the run is finished
+ *   -E2BIG     a bound of this interface was hit (STORE_*_MAX)
+ *   -ENOSPC    disk full            -EIO       I/O error
+ *   -EUCLEAN   database corrupt     -EAGAIN    another process holds the lock for longer than 5 s
+ *   -EROFS     not writable         -ENOMEM
+ * store_error() has a sentence for the log about the last -EIO, -EUCLEAN, … .
+ *
+ * Times are µs of CLOCK_REALTIME, 0 = not yet. Strings in rows may be NULL where noted "or NULL".
+ */
+
+#include "basic/digest.h"
+#include "basic/macro.h"
+#include "basic/name-util.h"
+
+#define STORE_INPUT_MAX (1024U * 1024U)
+#define STORE_RESULT_MAX (1024U * 1024U)
+#define STORE_BLOB_MAX (16U * 1024U * 1024U)
+#define STORE_CALLS_MAX 10000U   /* bridged calls kept for one run */
+#define STORE_CALL_SIZE_MAX 16384U
+#define STORE_LIST_MAX 1000U     /* rows of one page */
+
+typedef struct Store Store;
+
+/* Opens or creates. On failure *ret_error (allocated, may be NULL) is a sentence for the log; a corrupt
+ * database is -EUCLEAN, one from a newer agentd -EPROTONOSUPPORT: refuse to start, touch nothing. */
+int store_open_sqlite(const char *path, Store **ret, char **ret_error);
+Store *store_free(Store *s);
+DEFINE_CLEANUP(Store *, store_free);
+/* A sentence about the last failure of the back end; never NULL. */
+const char *store_error(Store *s);
+/* -EBUSY, -EDQUOT and -EUSERS, as enqueue gives them. */
+static inline bool store_error_is_queue_full(int r) {
+        return r == -EBUSY || r == -EDQUOT || r == -EUSERS;
+}
+
+/* ---- events: called after the commit, once for each change, in the process that made it ---- */
+
+typedef enum StoreEventType {
+        STORE_EVENT_RUN_QUEUED,   /* enqueued, or queued again */
+        STORE_EVENT_RUN_CHANGED,  /* preparing, prepared, running, cancel requested, result posted */
+        STORE_EVENT_RUN_FINISHED,
+        STORE_EVENT_AGENT_NEW,
+        STORE_EVENT_AGENT_CHANGED, /* definition or head */
+        STORE_EVENT_AGENT_REMOVED,
+        _STORE_EVENT_TYPE_MAX,
+        _STORE_EVENT_TYPE_INVALID = -EINVAL,
+} StoreEventType;
+
+typedef struct StoreEvent {
+        StoreEventType type;
+        const char *run;         /* id, for RUN_* */
+        const char *user, *name; /* for AGENT_* */
+} StoreEvent;
+
+/* The hook must not call the store's changing verbs; note the event and act from the event loop. */
+typedef void (*StoreEventHook)(const StoreEvent *event, void *userdata);
+int store_subscribe(Store *s, StoreEventHook hook, void *userdata);
+void store_unsubscribe(Store *s, StoreEventHook hook, void *userdata);
+
+/* ---- runs ---- */
+
+typedef enum RunState {
+        RUN_QUEUED,
+        RUN_PREPARING,
+        RUN_RUNNING,
+        RUN_FINISHED,
+        _RUN_STATE_MAX,
+        _RUN_STATE_INVALID = -EINVAL,
+} RunState;
+
+typedef enum RunResult {
+        RUN_RESULT_SUCCESS,
+        RUN_RESULT_FAILED,
+        RUN_RESULT_EXIT_CODE,
+        RUN_RESULT_SIGNAL,
+        RUN_RESULT_TIMEOUT,
+        RUN_RESULT_OOM_KILL,
+        RUN_RESULT_CANCELED,
+        RUN_RESULT_OUT_OF_CREDIT,
+        RUN_RESULT_SANDBOX_FAILED,
+        RUN_RESULT_LOST,
+        _RUN_RESULT_MAX,
+        _RUN_RESULT_INVALID = -EINVAL, /* not finished */
+} RunResult;
+
+const char *run_state_to_string(RunState s); /* NULL where invalid */
+RunState run_state_from_string(const char *s);
+const char *run_result_to_string(RunResult r);
+RunResult run_result_from_string(const char *s);
+
+#define STORE_UNKNOWN UINT64_MAX /* a measure that nobody took */
+
+typedef struct StoreUsage {
+        uint64_t cpu_usec;
+        uint64_t memory_peak;
+        uint64_t io_read_bytes, io_write_bytes;
+} StoreUsage;
+#define STORE_USAGE_UNKNOWN                                                                                            \
+        (StoreUsage) {                                                                                                 \
+                STORE_UNKNOWN, STORE_UNKNOWN, STORE_UNKNOWN, STORE_UNKNOWN                                             \
+        }
+
+/* A run as it is listed and worked on. The large parts (input, posted result, receipt) have verbs of their own. */
+typedef struct StoreRun {
+        uint64_t seq; /* age: grows with each enqueue */
+        char id[RUN_ID_LEN + 1];
+        char *user;
+        uid_t uid;
+        char *agent;
+        char *trigger;
+        char *session;         /* or NULL */
+        char *labels;          /* JSON object, or NULL */
+        char *idempotency_key; /* or NULL */
+        char *parent;          /* run id, or NULL */
+        char *input_digest;
+        int priority;
+        bool keep;
+        uint64_t timeout_usec; /* of one attempt */
+
+        RunState state;
+        unsigned attempt;      /* 0 before the first claim */
+        uint64_t fence;        /* grows with each claim */
+        uint64_t lease_usec;   /* claimed until; 0 = without limit (one host: PID 1 knows) */
+        uint64_t not_before_usec;
+
+        char *unit;            /* or NULL; these belong to the current attempt and are cleared by requeue */
+        char *invocation_id;   /* or NULL */
+        char *boot_id;         /* or NULL */
+        char *generation;      /* or NULL; digests */
+        char *environment;
+        char *runner;
+        char *policy;
+        uid_t sandbox_uid;     /* (uid_t) -1 = none */
+
+        uint64_t created_usec, queued_usec, claimed_usec, prepared_usec, started_usec, finished_usec, deadline_usec;
+
+        bool cancel_requested;
+        char *cancel_by;       /* or NULL */
+
+        RunResult result;
+        char *message;         /* or NULL; while queued again: why the last attempt ended */
+        int exit_code;         /* -1 = none */
+        int exit_signal;       /* -1 = none */
+        bool has_posted;       /* the runner posted a result in this attempt */
+        StoreUsage usage;
+        char *steps;           /* JSON object step → time, or NULL */
+} StoreRun;
+
+StoreRun *store_run_free(StoreRun *run);
+DEFINE_CLEANUP(StoreRun *, store_run_free);
+
+/* What a caller of ExecuteAgent asked for. Names must have been checked (name-util.h). */
+typedef struct StoreRunRequest {
+        const char *id;              /* NULL: the store makes one */
+        const char *user;
+        uid_t uid;
+        const char *agent;
+        const char *trigger;
+        const char *session;         /* NULL = none, as in the following */
+        const char *labels;
+        const char *idempotency_key;
+        const char *parent;
+        int priority;
+        bool keep;
+        uint64_t timeout_usec;
+        const char *input;
+        size_t input_size;           /* ≤ STORE_INPUT_MAX, else -E2BIG */
+} StoreRunRequest;
+
+typedef struct StoreQueueLimits {
+        uint64_t queued, queued_per_user, queued_per_agent; /* bounds of enqueue; 0 = none */
+} StoreQueueLimits;
+
+/*
+ * Admission, all or nothing. 1: queued as a new run; 0: the idempotency key was used before with the same
+ * input, *ret_id is that run. -ENOENT: no such agent. -EEXIST, -EBUSY, -EDQUOT, -EUSERS: see above. The key
+ * comes before the bounds: a repeated call gets its run even where the queue is full by now.
+ */
+int store_run_enqueue(Store *s, const StoreRunRequest *request, const StoreQueueLimits *limits,
+                      char ret_id[static RUN_ID_LEN + 1]);
+
+typedef struct StoreLiveLimits {
+        uint64_t live, live_per_user; /* 0 = none; an agent's own bound is StoreAgent.concurrency */
+        uint64_t lease_usec;          /* length of the claim; 0 = without limit */
+} StoreLiveLimits;
+
+/*
+ * Takes the next run: users in turn (the one that was served longest ago first), then the highest
+ * priority, then the oldest. Live means preparing or running. Runs with a cancel request or a later
+ * not_before are passed over. 1: *ret_run is preparing, with attempt and fence one higher; 0: nothing to do now.
+ */
+int store_run_claim(Store *s, const StoreLiveLimits *limits, StoreRun **ret_run);
+/* When a run whose not_before is later than now may be claimed: *ret_usec; 0 where there is none. */
+int store_queue_next(Store *s, uint64_t *ret_usec);
+/* Prolongs a claim of a live run to now + LEASE_USEC. */
+int store_run_extend(Store *s, const char *id, uint64_t fence, uint64_t lease_usec);
+
+/* What was chosen and made in prepare. To be stored BEFORE the unit is started, so that a restart finds it. */
+typedef struct StoreRunPlan {
+        const char *unit;
+        const char *boot_id;
+        const char *generation, *environment, *runner, *policy; /* NULL leaves the column as it is */
+        uid_t sandbox_uid;
+        uint64_t deadline_usec;
+        const char *steps; /* or NULL */
+} StoreRunPlan;
+
+/* preparing → preparing. May be called more than once. */
+int store_run_set_prepared(Store *s, const char *id, uint64_t fence, const StoreRunPlan *plan);
+/* preparing → running; STEPS may be NULL; DEADLINE_USEC 0 keeps the plan's. Repeating it is no error. */
+int store_run_set_running(Store *s, const char *id, uint64_t fence, const char *invocation_id, uint64_t started_usec,
+                          uint64_t deadline_usec, const char *steps);
+/* preparing or running → queued, at its old place by age, not before NOT_BEFORE_USEC. The next claim is a new
+ * attempt; a result that the ended attempt posted is dropped. */
+int store_run_requeue(Store *s, const char *id, uint64_t fence, const char *message, uint64_t not_before_usec);
+
+/* Notes who wants it gone; the first one counts. *ret_state tells what is left to do (queued: finish it at once with
+ * the fence from store_run_get(); claim passes such runs over). -EALREADY where it is finished. 1: noted, 0: was noted. */
+int store_run_cancel_request(Store *s, const char *id, const char *by, RunState *ret_state);
+
+/* The runner's own result. First one wins: 1 stored, 0 there is one already. -ESTALE: not the current attempt, or
+ * not live; -EALREADY: finished without one. */
+int store_run_post_result(Store *s, const char *id, unsigned attempt, const char *json);
+
+typedef struct StoreRunEnd {
+        RunResult result;
+        const char *message;
+        int exit_code, exit_signal; /* -1 = none */
+        StoreUsage usage;
+        const char *steps;          /* NULL keeps what is there */
+        const char *receipt;        /* JSON */
+        uint64_t finished_usec;     /* 0 = now */
+} StoreRunEnd;
+
+/* The end, once. FENCE as held by the caller; from queued too (a canceled run). */
+int store_run_finish(Store *s, const char *id, uint64_t fence, const StoreRunEnd *end);
+
+int store_run_get(Store *s, const char *id, StoreRun **ret);
+/* Each: -ENOENT where the run or the document is not there. The text has a NUL behind it. */
+int store_run_get_input(Store *s, const char *id, char **ret, size_t *ret_size);
+int store_run_get_posted(Store *s, const char *id, char **ret);
+int store_run_get_receipt(Store *s, const char *id, char **ret);
+
+/* Row callbacks: a negative return ends the walk and is returned by the verb. The row is the callback's only for
+ * the call, and it must not call the store. */
+typedef int (*StoreRunCallback)(const StoreRun *run, void *userdata);
+
+typedef struct StoreRunFilter {
+        const char *user, *agent, *parent; /* NULL = any; agent needs user */
+        RunState state;                    /* _RUN_STATE_INVALID = any */
+        RunResult result;                  /* _RUN_RESULT_INVALID = any */
+        const char *before;                /* run id: only older ones; -ENOENT where unknown */
+        unsigned limit;                    /* 0 = 100; at most STORE_LIST_MAX */
+} StoreRunFilter;
+#define STORE_RUN_FILTER_ANY                                                                                           \
+        (StoreRunFilter) {                                                                                             \
+                .state = _RUN_STATE_INVALID, .result = _RUN_RESULT_INVALID                                             \
+        }
+
+/* Newest first. Returns the number of rows. */
+int store_run_list(Store *s, const StoreRunFilter *filter, StoreRunCallback callback, void *userdata);
+/* All that are not finished, oldest first: what a start has to reconcile with PID 1. */
+int store_runs_unfinished(Store *s, StoreRunCallback callback, void *userdata);
+/* Those live ones whose lease ended before NOW_USEC: their holder is gone. */
+int store_runs_expired(Store *s, uint64_t now_usec, StoreRunCallback callback, void *userdata);
+
+typedef struct StoreCounts {
+        uint64_t queued, live;
+} StoreCounts;
+/* USER NULL: of the host; AGENT NULL: of the user. Cheap. */
+int store_counts(Store *s, const char *user, const char *agent, StoreCounts *ret);
+
+/* Bridged calls, one JSON document each. 1 stored; 0 this call_id is there already. -ESTALE: the attempt is not
+ * there yet; -EALREADY: the run is finished; -E2BIG: STORE_CALLS_MAX. */
+int store_call_add(Store *s, const char *id, unsigned attempt, const char *call_id, const char *json);
+typedef int (*StoreCallCallback)(unsigned attempt, const char *call_id, const char *json, void *userdata);
+int store_calls(Store *s, const char *id, StoreCallCallback callback, void *userdata); /* in order of arrival */
+
+typedef struct StoreArtifact {
+        char *name;
+        uint64_t size;
+        char *content_type;
+        unsigned attempt;
+        uint64_t created_usec;
+} StoreArtifact;
+
+/* Reserves a name, at most MAX names a run (-EDQUOT). A name that was begun or committed may be begun again: the
+ * earlier bytes count until the commit. -ESTALE, -EALREADY as above. */
+int store_artifact_begin(Store *s, const char *id, unsigned attempt, const char *name, unsigned max);
+/* -ENOENT where it was not begun. The bytes must be in place and synced before. Repeating it is no error. */
+int store_artifact_commit(Store *s, const char *id, unsigned attempt, const char *name, uint64_t size,
+                          const char *content_type);
+typedef int (*StoreArtifactCallback)(const StoreArtifact *artifact, void *userdata);
+int store_artifacts(Store *s, const char *id, StoreArtifactCallback callback, void *userdata); /* committed, by name */
+
+/* ---- agents, generations, heads ---- */
+
+typedef struct StoreAgent {
+        char *user;
+        uid_t uid;
+        char *name;
+        char *definition;      /* JSON text */
+        uint64_t concurrency;  /* live runs at most */
+        uint64_t created_usec, changed_usec;
+        char *head;            /* digest of the generation that the next run boots from */
+        uint64_t head_rev;     /* for the compare-and-swap; grows with each move */
+} StoreAgent;
+
+StoreAgent *store_agent_free(StoreAgent *a);
+DEFINE_CLEANUP(StoreAgent *, store_agent_free);
+
+typedef struct StoreGeneration {
+        char *digest;
+        char *parent;          /* or NULL */
+        uint64_t number;       /* 1, 2, … per agent */
+        uint64_t created_usec;
+        char *author;
+        char *note;            /* or NULL */
+        char *manifest;        /* canonical JSON; NULL in lists */
+        bool is_head;
+} StoreGeneration;
+
+StoreGeneration *store_generation_free(StoreGeneration *g);
+DEFINE_CLEANUP(StoreGeneration *, store_generation_free);
+
+/* Makes the agent and its first generation (digest, author, note, manifest are read). -EEXIST. */
+int store_agent_add(Store *s, const StoreAgent *agent, const StoreGeneration *first);
+int store_agent_update(Store *s, const char *user, const char *name, const char *definition, uint64_t concurrency);
+int store_agent_remove(Store *s, const char *user, const char *name); /* -EBUSY while it has unfinished runs */
+int store_agent_get(Store *s, const char *user, const char *name, StoreAgent **ret);
+typedef int (*StoreAgentCallback)(const StoreAgent *agent, void *userdata);
+int store_agent_list(Store *s, const char *user, StoreAgentCallback callback, void *userdata); /* NULL = all; by name */
+
+/* Moves the head from revision EXPECTED_REV to TO, which is made a generation of the agent where it is not one yet
+ * (with manifest), or found by its digest (manifest NULL: a rollback). -ESTALE where the head moved meanwhile. */
+int store_head_swap(Store *s, const char *user, const char *name, uint64_t expected_rev, const StoreGeneration *to,
+                    uint64_t *ret_rev);
+int store_generation_get(Store *s, const char *user, const char *name, const char *digest, StoreGeneration **ret);
+typedef int (*StoreGenerationCallback)(const StoreGeneration *generation, void *userdata);
+int store_generation_list(Store *s, const char *user, const char *name, StoreGenerationCallback callback,
+                          void *userdata); /* newest first */
+
+/* ---- images: owned by a user; those of root are for all ---- */
+
+typedef struct StoreImage {
+        char *user;
+        char *name;
+        char *digest; /* of the layer */
+        uint64_t size;
+        uint64_t created_usec; /* 0 in store_image_add(): now */
+} StoreImage;
+
+StoreImage *store_image_free(StoreImage *i);
+DEFINE_CLEANUP(StoreImage *, store_image_free);
+
+int store_image_add(Store *s, const StoreImage *image); /* -EEXIST */
+/* The user's own, else root's of that name. */
+int store_image_find(Store *s, const char *user, const char *name, StoreImage **ret);
+int store_image_remove(Store *s, const char *user, const char *name);
+typedef int (*StoreImageCallback)(const StoreImage *image, void *userdata);
+/* Those that USER may use (own and root's); NULL = all. By name. */
+int store_image_list(Store *s, const char *user, StoreImageCallback callback, void *userdata);
+
+/* ---- services ---- */
+
+typedef struct StoreService {
+        char *user;
+        char *name;
+        char *definition;
+        uint64_t created_usec, changed_usec;
+} StoreService;
+
+StoreService *store_service_free(StoreService *v);
+DEFINE_CLEANUP(StoreService *, store_service_free);
+
+int store_service_add(Store *s, const char *user, const char *name, const char *definition); /* -EEXIST */
+int store_service_update(Store *s, const char *user, const char *name, const char *definition);
+int store_service_remove(Store *s, const char *user, const char *name);
+int store_service_get(Store *s, const char *user, const char *name, StoreService **ret);
+typedef int (*StoreServiceCallback)(const StoreService *service, void *userdata);
+int store_service_list(Store *s, const char *user, StoreServiceCallback callback, void *userdata);
+
+/* ---- small blobs (policies, manifests), by digest; layers are files beside the store ---- */
+
+/* Putting the same bytes again is no error. At most STORE_BLOB_MAX. */
+int store_blob_put(Store *s, const void *data, size_t size, char ret_digest[static DIGEST_LEN + 1]);
+/* The bytes, checked against the digest (-EUCLEAN), with a NUL behind them. */
+int store_blob_get(Store *s, const char *digest, char **ret, size_t *ret_size);
+/* The same as a sealed, read-only memfd. */
+int store_blob_open(Store *s, const char *digest);
