@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * The store of layers: EROFS images named by the SHA-256 of their bytes, in <root>/layers/sha256-<hex>.erofs, 0444,
+ * never changed. It promises that a name, once there, has exactly the bytes of its digest, also after a power cut:
+ * bytes are hashed and synced under a temporary name in <root>/tmp/ first, then renamed without replacing. The same
+ * bytes are stored once. No function here logs; none but publish and verify takes long (they hash the whole file).
+ */
+
+#include "basic/digest.h"
+#include "basic/macro.h"
+
+typedef struct LayerStore LayerStore;
+
+/* ROOT is normally /var/lib/agentd; makes layers/, generations/ and tmp/ below it (0700) where they are missing. */
+int layer_store_open(const char *root, LayerStore **ret);
+LayerStore *layer_store_free(LayerStore *s);
+DEFINE_CLEANUP(LayerStore *, layer_store_free);
+
+/* A new empty directory <root>/tmp/<random> (0700) for whoever builds a layer; absolute path. */
+int layer_store_new_staging(LayerStore *s, char **ret);
+/* Removes such a directory and all in it; NULL and missing are fine. */
+int layer_store_drop_staging(LayerStore *s, const char *path);
+/* Removes all staging directories but those in KEEP (NULL: none kept). For agentd's start, after a crash. */
+int layer_store_clean_staging(LayerStore *s, char *const *keep);
+
+/*
+ * Moves PATH (a regular file below <root>/tmp/) into the store. EXPECTED may be NULL, else a digest that must match (-EBADMSG).
+ * Returns 1 where it was new, 0 where the store had it already (PATH is removed then too). On failure PATH stays.
+ */
+int layer_store_publish(LayerStore *s, const char *path, const char *expected, char ret_digest[static DIGEST_LEN + 1]);
+
+/* The file's absolute path (also where it does not exist). */
+int layer_store_path(LayerStore *s, const char *digest, char **ret);
+/* Opens a layer read-only; -ENOENT. Both ret_* may be NULL, to ask only whether it is there. */
+int layer_store_open_layer(LayerStore *s, const char *digest, int *ret_fd, uint64_t *ret_size);
+/* 0: the bytes are right; -EBADMSG: they are not; -ENOENT. */
+int layer_store_verify(LayerStore *s, const char *digest);
+/* Missing is no error. Whether anybody needs it is for the caller to know. */
+int layer_store_remove(LayerStore *s, const char *digest);
+/* All digests, sorted. */
+int layer_store_list(LayerStore *s, char ***ret);
+
+/* <root>/generations/ for generation.c. Owned by the store. */
+int layer_store_generations_fd(LayerStore *s);
