@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * What the administrator decides: agentd.conf and agentd.conf.d/, read once at start. Every bound that a
+ * caller can run into is here, with a default that suits a small host. A wrong value stops the start with
+ * file and line in the message; packaging/agentd.conf shows all keys with their defaults.
+ */
+
+#include "basic/config.h"
+
+/* Bounds and defaults of what one run may use. CPU is µs of CPU time per second: 1000000 is one CPU. */
+typedef struct RunLimits {
+        uint64_t timeout_usec;
+        uint64_t memory;
+        uint64_t cpu;
+        uint64_t tasks;
+        uint64_t disk;          /* of the throw-away upper */
+        uint64_t files;         /* open files of a process */
+        uint64_t artifacts;     /* number */
+        uint64_t artifact_size; /* of each */
+        uint64_t log;           /* bytes of log lines */
+} RunLimits;
+
+typedef struct Settings {
+        /* [Queue] */
+        uint64_t max_queued, max_queued_per_user, max_queued_per_agent;
+        uint64_t max_live, max_live_per_user;
+
+        /* [Run] */
+        RunLimits defaults; /* DefaultTimeout=, DefaultMemory=, … */
+        RunLimits maximum;  /* MaxTimeout=, MaxMemory=, … */
+        uint64_t max_attempts;
+        uint64_t retry_delay_usec;
+        uint64_t stop_timeout_usec;
+        char *runner_directory;
+
+        /* [Images] */
+        uint64_t image_max_size;    /* bytes of an imported root, unpacked */
+        uint64_t image_max_entries; /* files in it */
+        uint64_t image_timeout_usec;
+        uint64_t max_operations, max_operations_per_user;
+        char *image_mirror;         /* of BuildImage; NULL: mmdebstrap's own default */
+} Settings;
+
+/* Defaults in place, nothing read. */
+int settings_new(Settings **ret);
+/* NAME is "agentd.conf". Also refuses settings that contradict each other (a default above its maximum);
+ * *ret_error (allocated, may be NULL where config_load() has logged it) says which. */
+int settings_load(const char *name, Settings **ret, char **ret_error);
+Settings *settings_free(Settings *s);
+DEFINE_CLEANUP(Settings *, settings_free);
+
+/* A number of CPUs such as "1", "0.5" or "150%", as µs per second. */
+int parse_cpus(const char *s, uint64_t *ret);
