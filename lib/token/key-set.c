@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+#include <dirent.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "basic/fs-util.h"
+#include "basic/string-util.h"
+#include "token/key-set.h"
+
+#define KEY_FILE_MAX (16U * 1024U)
+
+typedef struct KeySetEntry {
+        char kid[KEY_ID_LEN + 1];
+        char *pem;
+} KeySetEntry;
+
+struct KeySet {
+        char *dir;
+        struct timespec mtime;
+        ino_t inode;
+        bool settled; /* the directory was already old when it was read: its mtime tells any later change */
+        KeySetEntry *entries;
+        size_t n_entries;
+};
+
+static void key_set_clear(KeySet *s) {
+        for (size_t i = 0; i < s->n_entries; i++)
+                free(s->entries[i].pem);
+        s->entries = mfree(s->entries);
+        s->n_entries = 0;
+}
+
+KeySet *key_set_free(KeySet *s) {
+        if (!s)
+                return NULL;
+
+        key_set_clear(s);
+        free(s->dir);
+        return mfree(s);
+}
+
+static int key_set_add(KeySet *s, int dirfd, const char *name) {
+        char kid[KEY_ID_LEN + 1];
+        _cleanup_free_ char *pem = NULL;
+        KeySetEntry *entries;
+        const char *dot;
+        size_t size;
+        int r;
+
+        dot = endswith(name, ".pem");
+        if (!dot || !key_id_is_valid(name, (size_t) (dot - name)))
+                return 0;
+
+        r = read_full_file_at(dirfd, name, KEY_FILE_MAX, &pem, &size);
+        if (r == -ENOMEM)
+                return r;
+        if (r < 0) /* went away meanwhile, unreadable or huge: no key */
+                return 0;
+
+        r = public_key_kid(pem, size, kid);
+        if (r == -ENOMEM)
+                return r;
+        if (r < 0 || memcmp(kid, name, KEY_ID_LEN) != 0)
+                return 0;
+
+        entries = reallocarray(s->entries, s->n_entries + 1, sizeof(KeySetEntry));
+        if (!entries)
+                return -ENOMEM;
+        s->entries = entries;
+        memcpy(entries[s->n_entries].kid, kid, sizeof(kid));
+        entries[s->n_entries++].pem = TAKE_PTR(pem);
+        return 0;
+}
+
+static int key_set_read(KeySet *s) {
+        struct timespec now;
+        struct dirent *de;
+        struct stat st;
+        DIR *d;
+        int r = 0;
+
+        key_set_clear(s);
+        s->settled = false;
+        s->inode = 0;
+
+        d = opendir(s->dir);
+        if (!d)
+                return -errno;
+
+        /* Before reading: what changes while we read is newer than this and is seen next time. */
+        if (fstat(dirfd(d), &st) < 0) {
+                r = -errno;
+                closedir(d);
+                return r;
+        }
+        clock_gettime(CLOCK_REALTIME, &now);
+
+        while (s->n_entries < KEY_SET_MAX) {
+                errno = 0;
+                de = readdir(d);
+                if (!de) {
+                        r = -errno;
+                        break;
+                }
+                r = key_set_add(s, dirfd(d), de->d_name);
+                if (r < 0)
+                        break;
+        }
+        closedir(d);
+        if (r < 0) {
+                key_set_clear(s);
+                return r;
+        }
+
+        s->mtime = st.st_mtim;
+        s->inode = st.st_ino;
+        /* Time stamps of files have the grain of the timer tick; a second change in the same tick is
+         * invisible. So as long as the directory is young, read it again. */
+        s->settled = now.tv_sec > st.st_mtim.tv_sec + 1;
+        return 0;
+}
+
+int key_set_load(const char *dir, KeySet **ret) {
+        _cleanup_(key_set_freep) KeySet *s = NULL;
+        int r;
+
+        s = calloc(1, sizeof(*s));
+        if (!s)
+                return -ENOMEM;
+
+        s->dir = strdup(dir);
+        if (!s->dir)
+                return -ENOMEM;
+
+        /* No directory yet is a set without keys: agentd makes it when it starts. */
+        r = key_set_read(s);
+        if (r < 0 && r != -ENOENT)
+                return r;
+
+        *ret = TAKE_PTR(s);
+        return 0;
+}
+
+int key_set_refresh(KeySet *s) {
+        struct stat st;
+        int r;
+
+        if (stat(s->dir, &st) < 0) {
+                r = -errno;
+                key_set_clear(s);
+                s->settled = false;
+                s->inode = 0;
+                return r;
+        }
+
+        if (s->settled && st.st_ino == s->inode && st.st_mtim.tv_sec == s->mtime.tv_sec &&
+            st.st_mtim.tv_nsec == s->mtime.tv_nsec)
+                return 0;
+
+        r = key_set_read(s);
+        return r < 0 ? r : 1;
+}
+
+size_t key_set_size(const KeySet *s) {
+        return s->n_entries;
+}
+
+const char *key_set_find(const KeySet *s, const char *kid, size_t len) {
+        if (!key_id_is_valid(kid, len))
+                return NULL;
+
+        for (size_t i = 0; i < s->n_entries; i++)
+                if (memcmp(s->entries[i].kid, kid, KEY_ID_LEN) == 0)
+                        return s->entries[i].pem;
+
+        return NULL;
+}
