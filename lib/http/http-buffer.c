@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* See http-buffer.h. Memory grows by doubling from 4 KB and is given back when the last byte was taken. */
+
+#include "http/http-buffer.h"
+
+int http_buffer_append(HttpBuffer *b, const void *data, size_t size) {
+        if (size == 0)
+                return 0;
+        if (size > SIZE_MAX / 4 - b->size)
+                return -ENOMEM;
+
+        if (b->start + b->size + size > b->allocated) {
+                size_t want = MAX(b->allocated, (size_t) 4096);
+
+                while (want < b->size + size)
+                        want *= 2;
+
+                char *n = malloc(want);
+                if (!n)
+                        return -ENOMEM;
+                if (b->size > 0)
+                        memcpy(n, b->data + b->start, b->size);
+                if (b->data)
+                        explicit_bzero(b->data, b->allocated);
+                free(b->data);
+                b->data = n;
+                b->allocated = want;
+                b->start = 0;
+        }
+
+        memcpy(b->data + b->start + b->size, data, size);
+        b->size += size;
+        return 0;
+}
+
+void http_buffer_consume(HttpBuffer *b, size_t size) {
+        assert(size <= b->size);
+
+        b->start += size;
+        b->size -= size;
+        if (b->size == 0)
+                http_buffer_done(b);
+}
+
+void http_buffer_done(HttpBuffer *b) {
+        if (b->data)
+                explicit_bzero(b->data, b->allocated);
+        free(b->data);
+        *b = (HttpBuffer) {};
+}

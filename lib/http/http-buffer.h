@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * A queue of bytes in one piece of memory: append at the end, consume at the start. It holds no limit of its own, its
+ * users ask for the size before they add. An empty one holds no memory. Freed memory is wiped: bodies carry secrets.
+ */
+
+#include "basic/macro.h"
+
+typedef struct HttpBuffer {
+        char *data;
+        size_t start, size, allocated; /* the bytes are data[start … start+size) */
+} HttpBuffer;
+
+static inline const char *http_buffer_data(const HttpBuffer *b) {
+        return b->data ? b->data + b->start : "";
+}
+
+int http_buffer_append(HttpBuffer *b, const void *data, size_t size);
+void http_buffer_consume(HttpBuffer *b, size_t size);
+void http_buffer_done(HttpBuffer *b);
