@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * What is reported about a run while it lives: bridged calls and artifacts. The bridge repeats a report when agentd
+ * was restarted under it, so each of these may come twice; and each is bounded, because the sandbox causes them.
+ */
+#include "store-sqlite.h"
+
+/* Reports are taken from the current attempt and, late, from earlier ones. */
+static int guard_report(SqliteStore *q, const char *id, unsigned attempt, SqRunGuard *ret) {
+        int r = sq_run_guard(q, id, ret);
+
+        if (r < 0)
+                return r;
+        if (ret->state == RUN_FINISHED)
+                return -EALREADY;
+        return attempt == 0 || attempt > ret->attempt ? -ESTALE : 0;
+}
+
+int sq_call_add(Store *s, const char *id, unsigned attempt, const char *call_id, const char *json) {
+        SqliteStore *q = SQLITE_STORE(s);
+        _cleanup_rollback_ SqTransaction t = {};
+        uint64_t n;
+        SqRunGuard g;
+        int r;
+
+        r = sq_begin(q, &t);
+        if (r < 0)
+                return r;
+        r = guard_report(q, id, attempt, &g);
+        if (r < 0 && r != -EALREADY)
+                return r;
+        if (r == -EALREADY) {
+                /* A repeated report of a run that has ended meanwhile is no error. */
+                r = sq_number(q, &n, "SELECT 1 FROM calls WHERE seq = ? AND attempt = ? AND call_id = ?", "uus",
+                              (uint64_t) g.seq, (uint64_t) attempt, call_id);
+                return r == -ENOENT ? -EALREADY : r;
+        }
+        r = sq_number(q, &n, "SELECT COUNT(*) FROM calls WHERE seq = ?", "u", (uint64_t) g.seq);
+        if (r < 0)
+                return r;
+        if (n >= STORE_CALLS_MAX)
+                return -E2BIG;
+        r = sq_run(q, "INSERT INTO calls (seq, attempt, call_id, text) VALUES (?, ?, ?, ?)", "uuss", (uint64_t) g.seq,
+                   (uint64_t) attempt, call_id, json);
+        if (r == -EEXIST)
+                return 0;
+        if (r < 0)
+                return r;
+        r = sq_commit(&t);
+        return r < 0 ? r : 1;
+}
+
+int sq_calls(Store *s, const char *id, StoreCallCallback callback, void *userdata) {
+        SqliteStore *q = SQLITE_STORE(s);
+        _cleanup_reset_ sqlite3_stmt *st = NULL;
+        SqRunGuard g;
+        int n = 0, r;
+
+        r = sq_run_guard(q, id, &g);
+        if (r < 0)
+                return r;
+        r = sq_query(q, &st, "SELECT attempt, call_id, text FROM calls WHERE seq = ? ORDER BY id", "u",
+                     (uint64_t) g.seq);
+        if (r < 0)
+                return r;
+        while ((r = sq_step(q, st)) > 0) {
+                r = callback((unsigned) sqlite3_column_int64(st, 0), (const char *) sqlite3_column_text(st, 1),
+                             (const char *) sqlite3_column_text(st, 2), userdata);
+                if (r < 0)
+                        return r;
+                n++;
+        }
+        return r < 0 ? r : n;
+}
+
+int sq_artifact_begin(Store *s, const char *id, unsigned attempt, const char *name, unsigned max) {
+        SqliteStore *q = SQLITE_STORE(s);
+        _cleanup_rollback_ SqTransaction t = {};
+        uint64_t n;
+        SqRunGuard g;
+        int r;
+
+        r = sq_begin(q, &t);
+        if (r < 0)
+                return r;
+        r = guard_report(q, id, attempt, &g);
+        if (r < 0)
+                return r;
+        if (g.attempt != attempt || g.state == RUN_QUEUED)
+                return -ESTALE; /* bytes of a former attempt must not replace the current one's */
+        r = sq_number(q, &n, "SELECT 1 FROM artifacts WHERE seq = ? AND name = ?", "us", (uint64_t) g.seq, name);
+        if (r >= 0)
+                return 0;
+        if (r != -ENOENT)
+                return r;
+        r = sq_number(q, &n, "SELECT COUNT(*) FROM artifacts WHERE seq = ?", "u", (uint64_t) g.seq);
+        if (r < 0)
+                return r;
+        if (n >= max)
+                return -EDQUOT;
+        r = sq_run(q, "INSERT INTO artifacts (seq, name, attempt, created_usec) VALUES (?, ?, ?, ?)", "usuu",
+                   (uint64_t) g.seq, name, (uint64_t) attempt, sq_now());
+        if (r < 0)
+                return r;
+        return sq_commit(&t);
+}
+
+int sq_artifact_commit(Store *s, const char *id, unsigned attempt, const char *name, uint64_t size,
+                       const char *content_type) {
+        SqliteStore *q = SQLITE_STORE(s);
+        _cleanup_rollback_ SqTransaction t = {};
+        uint64_t n;
+        SqRunGuard g;
+        int r;
+
+        r = sq_begin(q, &t);
+        if (r < 0)
+                return r;
+        r = guard_report(q, id, attempt, &g);
+        if (r == -EALREADY) {
+                r = sq_number(q, &n,
+                              "SELECT 1 FROM artifacts WHERE seq = ? AND name = ? AND attempt = ? AND size = ? "
+                              "AND committed = 1",
+                              "usuu", (uint64_t) g.seq, name, (uint64_t) attempt, size);
+                return r == -ENOENT ? -EALREADY : r;
+        }
+        if (r < 0)
+                return r;
+        if (g.attempt != attempt || g.state == RUN_QUEUED)
+                return -ESTALE;
+        r = sq_run(q,
+                   "UPDATE artifacts SET attempt = ?, size = ?, content_type = ?, created_usec = ?, committed = 1 "
+                   "WHERE seq = ? AND name = ?",
+                   "uusuus", (uint64_t) attempt, size, content_type, sq_now(), (uint64_t) g.seq, name);
+        if (r <= 0)
+                return r < 0 ? r : -ENOENT;
+        return sq_commit(&t);
+}
+
+int sq_artifacts(Store *s, const char *id, StoreArtifactCallback callback, void *userdata) {
+        SqliteStore *q = SQLITE_STORE(s);
+        _cleanup_reset_ sqlite3_stmt *st = NULL;
+        SqRunGuard g;
+        int n = 0, r;
+
+        r = sq_run_guard(q, id, &g);
+        if (r < 0)
+                return r;
+        r = sq_query(q, &st,
+                     "SELECT name, size, content_type, attempt, created_usec FROM artifacts "
+                     "WHERE seq = ? AND committed = 1 ORDER BY name",
+                     "u", (uint64_t) g.seq);
+        if (r < 0)
+                return r;
+        while ((r = sq_step(q, st)) > 0) {
+                _cleanup_free_ char *name = NULL, *content_type = NULL;
+
+                r = sq_column_dup(st, 0, &name);
+                if (r >= 0)
+                        r = sq_column_dup(st, 2, &content_type);
+                if (r < 0)
+                        return r;
+                r = callback(
+                        &(StoreArtifact) {
+                                .name = name,
+                                .size = sq_column_u64(st, 1),
+                                .content_type = content_type,
+                                .attempt = (unsigned) sqlite3_column_int64(st, 3),
+                                .created_usec = sq_column_u64(st, 4),
+                        },
+                        userdata);
+                if (r < 0)
+                        return r;
+                n++;
+        }
+        return r < 0 ? r : n;
+}

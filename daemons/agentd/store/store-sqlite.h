@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * Inside of the SQLite back end: its object, transactions, and cached statements that are bound by a format string.
+ * A statement's text must be a string literal, because the cache knows it by its address.
+ */
+
+#include <sqlite3.h>
+
+#include "store-backend.h"
+
+/* Large enough for every statement of this back end; a full cache is a programming error. */
+#define SQ_STATEMENTS_MAX 160U
+
+typedef struct SqliteStore {
+        Store store;
+        sqlite3 *db;
+        char *path;
+        char *error;
+        struct {
+                const char *sql;
+                sqlite3_stmt *statement;
+        } cache[SQ_STATEMENTS_MAX];
+        unsigned n_cached;
+} SqliteStore;
+
+static inline SqliteStore *SQLITE_STORE(Store *s) {
+        return (SqliteStore *) s; /* the first member */
+}
+
+uint64_t sq_now(void);
+
+/* The errno for what SQLite just said; keeps its sentence for store_error(). */
+int sq_fail(SqliteStore *q, int code);
+
+/*
+ * Prepares (cached) and binds. TYPES, one letter for each "?":
+ *   s  const char *, NULL is NULL          t  const char *, size_t: text of that size
+ *   b  const void *, size_t: blob          i  int
+ *   I  int, negative is NULL               u  uint64_t (-EINVAL above INT64_MAX)
+ *   n  uint64_t, STORE_UNKNOWN is NULL
+ * The texts must stay until the statement is reset.
+ */
+int sq_query(SqliteStore *q, sqlite3_stmt **ret, const char *sql, const char *types, ...);
+/* 1: a row is there; 0: no more. */
+int sq_step(SqliteStore *q, sqlite3_stmt *st);
+/* sq_query() for a statement without rows; the number of rows it changed. */
+int sq_run(SqliteStore *q, const char *sql, const char *types, ...);
+/* One row with one number; -ENOENT without a row. */
+int sq_number(SqliteStore *q, uint64_t *ret, const char *sql, const char *types, ...);
+
+static inline void sq_resetp(sqlite3_stmt **st) {
+        if (*st) {
+                sqlite3_reset(*st);
+                sqlite3_clear_bindings(*st);
+                *st = NULL;
+        }
+}
+#define _cleanup_reset_ _cleanup_(sq_resetp)
+
+/* A writing transaction; rolled back by the cleanup unless sq_commit() has succeeded. */
+typedef struct SqTransaction {
+        SqliteStore *q;
+} SqTransaction;
+
+void sq_rollback(SqTransaction *t);
+#define _cleanup_rollback_ _cleanup_(sq_rollback)
+int sq_begin(SqliteStore *q, SqTransaction *t);
+int sq_commit(SqTransaction *t);
+
+/* Columns of the current row. */
+int sq_column_dup(sqlite3_stmt *st, int column, char **ret); /* NULL stays NULL */
+int sq_column_dup_size(sqlite3_stmt *st, int column, char **ret, size_t *ret_size);
+static inline uint64_t sq_column_u64(sqlite3_stmt *st, int column) {
+        return (uint64_t) sqlite3_column_int64(st, column);
+}
+static inline uint64_t sq_column_measure(sqlite3_stmt *st, int column) {
+        return sqlite3_column_type(st, column) == SQLITE_NULL ? STORE_UNKNOWN : sq_column_u64(st, column);
+}
+
+/* store-sqlite-schema.c: makes the schema, migrates an older one, refuses a newer or damaged one. */
+int sq_schema_setup(SqliteStore *q, char **ret_error);
+
+/* Row ids of names. ADD makes them, inside the caller's transaction; else -ENOENT. */
+int sq_user_id(SqliteStore *q, const char *user, bool add, int64_t *ret);
+int sq_lane_id(SqliteStore *q, const char *user, const char *agent, bool add, int64_t *ret);
+
+/* store-sqlite-runs.c: a run's columns in the order that sq_run_from_row() expects. */
+#define SQ_RUN_SELECT                                                                                                  \
+        "SELECT r.seq, r.id, u.name, r.uid, l.agent, r.trigger, r.session, r.labels, r.idempotency_key, r.parent, "    \
+        "r.input_digest, r.priority, r.keep, r.timeout_usec, r.state, r.attempt, r.fence, r.lease_usec, "              \
+        "r.not_before_usec, r.unit, r.invocation_id, r.boot_id, r.generation, r.environment, r.runner, r.policy, "     \
+        "r.sandbox_uid, r.created_usec, r.queued_usec, r.claimed_usec, r.prepared_usec, r.started_usec, "              \
+        "r.finished_usec, r.deadline_usec, r.cancel_by, r.result, r.message, r.exit_code, r.exit_signal, "             \
+        "EXISTS (SELECT 1 FROM run_results p WHERE p.seq = r.seq), r.cpu_usec, r.memory_peak, r.io_read_bytes, "       \
+        "r.io_write_bytes, r.steps "                                                                                   \
+        "FROM runs r JOIN users u ON u.id = r.user_id JOIN lanes l ON l.id = r.lane_id "
+int sq_run_from_row(sqlite3_stmt *st, StoreRun *ret);
+/* Walks all rows of a SQ_RUN_SELECT; the number of rows or the callback's error. */
+int sq_run_walk(SqliteStore *q, sqlite3_stmt *st, StoreRunCallback callback, void *userdata);
+
+/* What the guards of all run verbs ask; -ENOENT. */
+typedef struct SqRunGuard {
+        int64_t seq;
+        RunState state;
+        unsigned attempt;
+        uint64_t fence;
+} SqRunGuard;
+int sq_run_guard(SqliteStore *q, const char *id, SqRunGuard *ret);
+
+/* The verbs, by file. */
+int sq_run_enqueue(Store *s, const StoreRunRequest *request, const char *id, const char *input_digest,
+                   const StoreQueueLimits *limits, char ret_id[static RUN_ID_LEN + 1]);
+int sq_run_claim(Store *s, const StoreLiveLimits *limits, StoreRun **ret_run);
+int sq_queue_next(Store *s, uint64_t *ret_usec);
+int sq_run_extend(Store *s, const char *id, uint64_t fence, uint64_t lease_usec);
+int sq_run_requeue(Store *s, const char *id, uint64_t fence, const char *message, uint64_t not_before_usec);
+int sq_counts(Store *s, const char *user, const char *agent, StoreCounts *ret);
+
+int sq_run_set_prepared(Store *s, const char *id, uint64_t fence, const StoreRunPlan *plan);
+int sq_run_set_running(Store *s, const char *id, uint64_t fence, const char *invocation_id, uint64_t started_usec,
+                       uint64_t deadline_usec, const char *steps);
+int sq_run_cancel_request(Store *s, const char *id, const char *by, RunState *ret_state);
+int sq_run_post_result(Store *s, const char *id, unsigned attempt, const char *json);
+int sq_run_finish(Store *s, const char *id, uint64_t fence, const StoreRunEnd *end);
+int sq_run_get(Store *s, const char *id, StoreRun **ret);
+int sq_run_get_input(Store *s, const char *id, char **ret, size_t *ret_size);
+int sq_run_get_posted(Store *s, const char *id, char **ret);
+int sq_run_get_receipt(Store *s, const char *id, char **ret);
+int sq_run_list(Store *s, const StoreRunFilter *filter, StoreRunCallback callback, void *userdata);
+int sq_runs_unfinished(Store *s, StoreRunCallback callback, void *userdata);
+int sq_runs_expired(Store *s, uint64_t now_usec, StoreRunCallback callback, void *userdata);
+
+int sq_call_add(Store *s, const char *id, unsigned attempt, const char *call_id, const char *json);
+int sq_calls(Store *s, const char *id, StoreCallCallback callback, void *userdata);
+int sq_artifact_begin(Store *s, const char *id, unsigned attempt, const char *name, unsigned max);
+int sq_artifact_commit(Store *s, const char *id, unsigned attempt, const char *name, uint64_t size,
+                       const char *content_type);
+int sq_artifacts(Store *s, const char *id, StoreArtifactCallback callback, void *userdata);
+
+int sq_agent_add(Store *s, const StoreAgent *agent, const StoreGeneration *first);
+int sq_agent_update(Store *s, const char *user, const char *name, const char *definition, uint64_t concurrency);
+int sq_agent_remove(Store *s, const char *user, const char *name);
+int sq_agent_get(Store *s, const char *user, const char *name, StoreAgent **ret);
+int sq_agent_list(Store *s, const char *user, StoreAgentCallback callback, void *userdata);
+int sq_head_swap(Store *s, const char *user, const char *name, uint64_t expected_rev, const StoreGeneration *to,
+                 uint64_t *ret_rev);
+int sq_generation_get(Store *s, const char *user, const char *name, const char *digest, StoreGeneration **ret);
+int sq_generation_list(Store *s, const char *user, const char *name, StoreGenerationCallback callback,
+                       void *userdata);
+
+int sq_image_add(Store *s, const StoreImage *image);
+int sq_image_find(Store *s, const char *user, const char *name, StoreImage **ret);
+int sq_image_remove(Store *s, const char *user, const char *name);
+int sq_image_list(Store *s, const char *user, StoreImageCallback callback, void *userdata);
+int sq_service_add(Store *s, const char *user, const char *name, const char *definition);
+int sq_service_update(Store *s, const char *user, const char *name, const char *definition);
+int sq_service_remove(Store *s, const char *user, const char *name);
+int sq_service_get(Store *s, const char *user, const char *name, StoreService **ret);
+int sq_service_list(Store *s, const char *user, StoreServiceCallback callback, void *userdata);
+int sq_blob_put(Store *s, const char *digest, const void *data, size_t size);
+int sq_blob_get(Store *s, const char *digest, char **ret, size_t *ret_size);
