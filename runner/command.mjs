@@ -5,7 +5,8 @@
 // It promises: the program gets the task on its standard input and in the file AGENT_INPUT_FILE; what it
 // says on standard output (or writes to AGENT_RESULT_FILE, if it does) is the result, as JSON where it is
 // one JSON document, else as text; its exit code or signal is told as it is; SIGTERM is passed on to its
-// whole process group, followed by SIGKILL after a grace; no process of that group outlives it.
+// whole process group, followed by SIGKILL after a grace, and ends the runner too, once the rest of the output is
+// told; no process of that group outlives it.
 
 import { Capture } from './capture.mjs';
 import { programEnvironment } from './environment.mjs';
@@ -22,20 +23,27 @@ const KILL_AFTER_MS = 3000;
 const LINGER_MS = 1000;
 // What a stopped run may spend on telling its end.
 const STOP_PATIENCE_MS = 1000;
+// Who stopped the run wants to see it stopped, and not that it ended well.
+const STOPPED = 128 + os.constants.signals.SIGTERM;
+const LAST_LINE_MAX = 500;
 
+/** Returns the runner's exit status. */
 export async function run(bridge, task) {
         const paths = prepare(task);
-        const stdout = new Capture(Math.min(task.limits?.result_bytes ?? OUTPUT_MAX, OUTPUT_MAX));
+        const limit = task.limits?.result_bytes ?? OUTPUT_MAX;
+        const stdout = new Capture(Math.min(limit, OUTPUT_MAX));
+        const stderr = new Capture(0);
         const logs = new LogStream(bridge, task.limits?.log_bytes ?? 16 * 1024 * 1024);
 
-        const end = await runProgram(bridge, task, paths, stdout, logs);
+        const end = await runProgram(bridge, task, paths, stdout, stderr, logs);
         const problems = await uploadArtifacts(bridge, paths.AGENT_ARTIFACTS_DIR, task.limits ?? {});
-        const output = readOutput(paths.AGENT_RESULT_FILE, stdout, task.limits?.result_bytes ?? OUTPUT_MAX, problems);
+        const output = readOutput(paths.AGENT_RESULT_FILE, stdout, limit, problems);
         for (const problem of problems)
                 logs.line('runner', problem);
         await logs.flush();
 
-        await postResult(bridge, end, output, problems, task.limits?.result_bytes ?? OUTPUT_MAX);
+        await postResult(bridge, end, output, [...describe(end, stderr), ...problems], limit);
+        return end.stopped ? STOPPED : 0;
 }
 
 /** Files and directories for the program, as the variables that tell it about them. */
@@ -52,8 +60,8 @@ function prepare(task) {
         };
 }
 
-/** Resolves to {code}, {signal} or {code, error}, when the program and its output have ended. */
-async function runProgram(bridge, task, paths, stdout, logs) {
+/** Resolves to {code}, {signal} or {code, error}, with {stopped}, when the program and its output have ended. */
+async function runProgram(bridge, task, paths, stdout, stderr, logs) {
         const [program, ...args] = task.command;
         let child;
         try {
@@ -67,12 +75,14 @@ async function runProgram(bridge, task, paths, stdout, logs) {
                 return { code: 126, error };
         }
 
-        let killer;
+        let killer, stopped = false;
         const stop = () => {
+                stopped = true;
                 bridge.patience = STOP_PATIENCE_MS;
                 kill(child, 'SIGTERM');
                 killer ??= setTimeout(kill, KILL_AFTER_MS, child, 'SIGKILL');
         };
+        process.removeAllListeners('SIGTERM');
         process.on('SIGTERM', stop);
 
         const ended = new Promise((resolve) => {
@@ -87,7 +97,7 @@ async function runProgram(bridge, task, paths, stdout, logs) {
                 new Promise((resolve) => stream.on('close', resolve))));
 
         logs.attach(child.stdout, 'stdout', (chunk) => stdout.push(chunk));
-        logs.attach(child.stderr, 'stderr');
+        logs.attach(child.stderr, 'stderr', (chunk) => stderr.push(chunk));
         // A program that does not want its task closes its end early.
         child.stdin.on('error', () => {});
         child.stdin.end(task.input ?? '');
@@ -103,7 +113,7 @@ async function runProgram(bridge, task, paths, stdout, logs) {
         child.stdin.destroy();
         child.stdout.destroy();
         child.stderr.destroy();
-        return end;
+        return { ...end, stopped };
 }
 
 function kill(child, signal) {
@@ -162,9 +172,9 @@ function isJson(text) {
         }
 }
 
-async function postResult(bridge, end, output, problems, limit) {
+async function postResult(bridge, end, output, sentences, limit) {
         const result = { status: end.code === 0 ? 'success' : 'failed' };
-        const message = [...describe(end), ...problems].join(' ');
+        const message = sentences.join(' ');
         if (message)
                 result.message = message.length > 4096 ? `${message.slice(0, 4095)}…` : message;
         if (end.signal)
@@ -195,12 +205,14 @@ async function postResult(bridge, end, output, problems, limit) {
         await bridge.result(fit(result, limit));
 }
 
-function describe(end) {
+/** Why it failed, as far as exit code and signal do not say it: most programs tell on their last line. */
+function describe(end, stderr) {
         if (end.error)
                 return [`The program could not be started: ${end.error.message}.`];
-        if (end.signal)
-                return [`The program was ended by ${end.signal}.`];
-        return end.code === 0 ? [] : [`The program ended with status ${end.code}.`];
+        if (end.code === 0 || end.signal)
+                return [];
+        const line = stderr.text().trimEnd().split('\n').at(-1).trim();
+        return line ? [line.length > LAST_LINE_MAX ? `${line.slice(0, LAST_LINE_MAX)}…` : line] : [];
 }
 
 /** As JSON text of at most LIMIT bytes, for which the beginning of the output is left out where needed. */

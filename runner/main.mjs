@@ -4,7 +4,7 @@
 //
 // It promises: the request for the task is on its way before anything else is loaded (a run's start-up
 // time is mostly this file's); exit status 0 when the platform has accepted a result, whatever that
-// result says, and 1 when it could not be told.
+// result says, 1 when it could not be told, 143 when the run was stopped by SIGTERM.
 
 import { Bridge } from './bridge.mjs';
 
@@ -19,12 +19,14 @@ try {
         asked.catch(() => {});
         await new Promise(setImmediate);
         await new Promise(setImmediate);
+        // As process 1 of its PID namespace the runner would be deaf to this signal otherwise.
+        process.on('SIGTERM', () => process.exit(143));
         await import(KINDS.command);
 
         const task = await asked;
         const kind = Object.hasOwn(KINDS, task.kind) ? await import(KINDS[task.kind]) : null;
         if (kind)
-                await kind.run(bridge, task);
+                process.exitCode = await kind.run(bridge, task);
         else
                 await bridge.result(JSON.stringify({ status: 'failed', message: `This runner cannot run tasks of kind "${task.kind}".` }));
 } catch (error) {

@@ -13,6 +13,7 @@ import { FakeBridge, problem, runTask } from './fake-bridge.mjs';
 
 const sh = (script, ...args) => ['/bin/sh', '-c', script, 'sh', ...args];
 const node = (script, ...args) => [process.execPath, '-e', script, ...args];
+const stopped = (end) => assert.deepEqual([end.code, end.bridge.results.length], [143, 1], end.stderr);
 const accepted = (end) => assert.deepEqual([end.code, end.signal, end.bridge.results.length], [0, null, 1], end.stderr);
 
 test('text on standard output is the result', async () => {
@@ -80,14 +81,14 @@ test('a program that closes its input early is none the worse', async () => {
 });
 
 test('exit codes and signals are told as they are', async () => {
-        let end = await runTask({ command: sh('echo partial; echo why >&2; exit 3') });
+        let end = await runTask({ command: sh('echo partial; echo so >&2; echo why >&2; exit 3') });
         accepted(end);
-        assert.deepEqual(end.result, { status: 'failed', message: 'The program ended with status 3.', exit_code: 3, output: 'partial\n' });
-        assert.deepEqual(end.bridge.log('stderr'), ['why']);
+        assert.deepEqual(end.result, { status: 'failed', message: 'why', exit_code: 3, output: 'partial\n' });
+        assert.deepEqual(end.bridge.log('stderr'), ['so', 'why']);
 
         end = await runTask({ command: sh('kill -SEGV $$') });
         accepted(end);
-        assert.deepEqual(end.result, { status: 'failed', message: 'The program was ended by SIGSEGV.', signal: 11, output: '' });
+        assert.deepEqual(end.result, { status: 'failed', signal: 11, output: '' });
 });
 
 test('a program that is missing, or none, is a failure that names it', async () => {
@@ -356,16 +357,27 @@ const alive = (pid) => {
         }
 };
 
-test('SIGTERM is passed on to the whole process group', async () => {
+test('SIGTERM is passed on to the whole process group, and ends the runner after the result', async () => {
         const end = await runTask({ command: sh('sleep 1000 & echo $!; wait') }, {
                 async during(runner, bridge) {
                         await until(() => bridge.log('stdout').length > 0);
                         runner.kill('SIGTERM');
                 },
         });
-        accepted(end);
-        assert.deepEqual(end.result, { status: 'failed', message: 'The program was ended by SIGTERM.', signal: 15, output: end.result.output });
+        stopped(end);
+        assert.deepEqual(end.result, { status: 'failed', signal: 15, output: end.result.output });
         await until(() => !alive(Number(end.result.output)));
+});
+
+test('SIGTERM while the runner waits for its task', async () => {
+        const end = await runTask({ command: ['/bin/true'] }, {
+                setup: (bridge) => { bridge.intercept = () => true; },
+                async during(runner, bridge) {
+                        await until(() => bridge.requests.length > 0);
+                        runner.kill('SIGTERM');
+                },
+        });
+        assert.ok(end.code === 143 || end.signal === 'SIGTERM');
 });
 
 test('a program that ignores SIGTERM is killed', async () => {
@@ -375,7 +387,7 @@ test('a program that ignores SIGTERM is killed', async () => {
                         runner.kill('SIGTERM');
                 },
         });
-        accepted(end);
+        stopped(end);
         assert.equal(end.result.signal, 9);
 });
 
