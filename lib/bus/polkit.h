@@ -6,7 +6,7 @@
  *
  * A handler calls bus_verify_async() before it looks at any state. On the first pass that sends the
  * question and returns 0; the handler then returns 1. When the answer comes, the very same message is put
- * back at the head of the connection's queue, so that path, object look-up and handler run again from
+ * back into the connection's read queue, so that path, object look-up and handler run again from
  * zero; nothing of the first pass is kept but the verdict. On the second pass it returns 1 or a
  * refusal. An action, details or owner that differ from the first pass' are a refusal.
  *
