@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* See curl-glue.h. libcurl tells which sockets to watch and when to wake it; both are kept as event sources here. A socket's source
+ * goes before curl closes the socket (CLOSESOCKETFUNCTION), so that a number that is used again is never mistaken for the old one. */
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "basic/string-util.h"
+#include "curl/curl-glue.h"
+
+typedef struct CurlIo {
+        struct CurlIo *next;
+        curl_socket_t fd;
+        sd_event_source *source;
+} CurlIo;
+
+struct CurlGlue {
+        sd_event *event;
+        CURLM *multi;
+        sd_event_source *timer, *finished;
+        CurlIo *ios;
+        const AddressGuard *guard;
+        char *ca_file;
+        bool allow_http;
+        unsigned n_transfers;
+        unsigned depth; /* inside libcurl: nothing may be freed */
+};
+
+struct CurlTransfer {
+        CurlGlue *glue;
+        CURL *easy;
+        struct curl_slist *headers;
+        sd_event_source *unpause;
+        curl_done_t done;
+        void *userdata;
+        bool running, refused;
+        char error[CURL_ERROR_SIZE];
+};
+
+static void glue_drop_io(CurlGlue *g, curl_socket_t fd) {
+        for (CurlIo **p = &g->ios; *p; p = &(*p)->next)
+                if ((*p)->fd == fd) {
+                        CurlIo *io = *p;
+
+                        *p = io->next;
+                        /* Where the socket is closed already, taking it out of the epoll set fails, which means nothing. */
+                        sd_event_source_disable_unref(io->source);
+                        free(io);
+                        return;
+                }
+}
+
+static void glue_action(CurlGlue *g, curl_socket_t fd, int what) {
+        int running;
+
+        g->depth++;
+        (void) curl_multi_socket_action(g->multi, fd, what, &running);
+        g->depth--;
+        (void) sd_event_source_set_enabled(g->finished, SD_EVENT_ONESHOT);
+}
+
+static int on_io(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
+        glue_action(userdata, fd,
+                    (revents & (EPOLLIN | EPOLLHUP) ? CURL_CSELECT_IN : 0) | (revents & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
+                    (revents & EPOLLERR ? CURL_CSELECT_ERR : 0));
+        return 0;
+}
+
+static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        glue_action(userdata, CURL_SOCKET_TIMEOUT, 0);
+        return 0;
+}
+
+static int socket_callback(CURL *easy, curl_socket_t fd, int action, void *userdata, void *socketp) {
+        CurlGlue *g = userdata;
+        uint32_t events = 0;
+
+        glue_drop_io(g, fd);
+        if (action == CURL_POLL_IN || action == CURL_POLL_INOUT)
+                events |= EPOLLIN;
+        if (action == CURL_POLL_OUT || action == CURL_POLL_INOUT)
+                events |= EPOLLOUT;
+        if (events == 0)
+                return 0;
+
+        CurlIo *io = calloc(1, sizeof(CurlIo));
+        if (!io)
+                return -1;
+        io->fd = fd;
+        if (sd_event_add_io(g->event, &io->source, fd, events, on_io, g) < 0) {
+                free(io);
+                return -1;
+        }
+        io->next = g->ios;
+        g->ios = io;
+        return 0;
+}
+
+static int timer_callback(CURLM *multi, long timeout_ms, void *userdata) {
+        CurlGlue *g = userdata;
+
+        if (timeout_ms < 0)
+                return sd_event_source_set_enabled(g->timer, SD_EVENT_OFF) < 0 ? -1 : 0;
+        if (sd_event_source_set_time_relative(g->timer, (uint64_t) timeout_ms * USEC_PER_MSEC) < 0 ||
+            sd_event_source_set_enabled(g->timer, SD_EVENT_ONESHOT) < 0)
+                return -1;
+        return 0;
+}
+
+static int on_finished(sd_event_source *source, void *userdata) {
+        CurlGlue *g = userdata;
+        CurlTransfer *t = NULL;
+        int left;
+
+        CURLMsg *m = curl_multi_info_read(g->multi, &left);
+        if (!m)
+                return 0;
+        if (left > 0) /* one for each turn of the loop */
+                (void) sd_event_source_set_enabled(g->finished, SD_EVENT_ONESHOT);
+        if (m->msg != CURLMSG_DONE)
+                return 0;
+
+        CURLcode code = m->data.result; /* the message is gone with the handle */
+        if (curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **) &t) != CURLE_OK || !t)
+                return 0;
+
+        g->depth++;
+        (void) curl_multi_remove_handle(g->multi, t->easy);
+        g->depth--;
+        t->running = false;
+        t->done(t, code, t->userdata);
+        return 0;
+}
+
+int curl_glue_new(sd_event *event, const CurlGlueOptions *options, CurlGlue **ret) {
+        static bool initialized = false;
+        int r;
+
+        if (!initialized) {
+                unsetenv("SSLKEYLOGFILE"); /* the one variable that libcurl and OpenSSL would still look at */
+                if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+                        return -EIO;
+                initialized = true;
+        }
+
+        _cleanup_(curl_glue_freep) CurlGlue *g = calloc(1, sizeof(CurlGlue));
+        if (!g)
+                return -ENOMEM;
+        g->event = sd_event_ref(event);
+        g->guard = options->guard;
+        g->allow_http = options->allow_http;
+        if (options->ca_file && !(g->ca_file = strdup(options->ca_file)))
+                return -ENOMEM;
+
+        r = sd_event_add_time(event, &g->timer, CLOCK_MONOTONIC, USEC_INFINITY, 1, on_timer, g);
+        if (r < 0)
+                return r;
+        r = sd_event_source_set_enabled(g->timer, SD_EVENT_OFF);
+        if (r < 0)
+                return r;
+        r = sd_event_add_defer(event, &g->finished, on_finished, g);
+        if (r < 0)
+                return r;
+        r = sd_event_source_set_enabled(g->finished, SD_EVENT_OFF);
+        if (r < 0)
+                return r;
+
+        g->multi = curl_multi_init();
+        if (!g->multi)
+                return -ENOMEM;
+        if (curl_multi_setopt(g->multi, CURLMOPT_SOCKETFUNCTION, socket_callback) != CURLM_OK ||
+            curl_multi_setopt(g->multi, CURLMOPT_SOCKETDATA, g) != CURLM_OK ||
+            curl_multi_setopt(g->multi, CURLMOPT_TIMERFUNCTION, timer_callback) != CURLM_OK ||
+            curl_multi_setopt(g->multi, CURLMOPT_TIMERDATA, g) != CURLM_OK ||
+            curl_multi_setopt(g->multi, CURLMOPT_MAXCONNECTS, (long) (options->max_connections ?: 64)) != CURLM_OK)
+                return -EIO;
+
+        *ret = TAKE_PTR(g);
+        return 0;
+}
+
+CurlGlue *curl_glue_free(CurlGlue *g) {
+        if (!g)
+                return NULL;
+
+        assert(g->n_transfers == 0);
+        if (g->multi)
+                (void) curl_multi_cleanup(g->multi);
+        while (g->ios)
+                glue_drop_io(g, g->ios->fd);
+        sd_event_source_disable_unref(g->timer);
+        sd_event_source_disable_unref(g->finished);
+        sd_event_unref(g->event);
+        free(g->ca_file);
+        return mfree(g);
+}
+
+static curl_socket_t open_socket(void *userdata, curlsocktype purpose, struct curl_sockaddr *address) {
+        CurlTransfer *t = userdata;
+
+        if (!address_guard_permits(t->glue->guard, &address->addr, address->addrlen)) {
+                t->refused = true;
+                return CURL_SOCKET_BAD;
+        }
+
+        int fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+        return fd < 0 ? CURL_SOCKET_BAD : fd;
+}
+
+static int close_socket(void *userdata, curl_socket_t fd) {
+        glue_drop_io(userdata, fd);
+        safe_close(fd);
+        return 0;
+}
+
+/* Where a transfer's user sets no function, nothing may end up on our stdout. */
+static size_t write_nothing(char *data, size_t size, size_t n, void *userdata) {
+        return size * n;
+}
+
+static size_t read_nothing(char *data, size_t size, size_t n, void *userdata) {
+        return 0;
+}
+
+static bool transfer_set_options(CurlTransfer *t, const char *url) {
+        CURL *e = t->easy;
+        CurlGlue *g = t->glue;
+        const char *protocols = g->allow_http ? "https,http" : "https";
+        bool ok = true;
+
+#define SET(option, value) ok = ok && curl_easy_setopt(e, option, value) == CURLE_OK
+        SET(CURLOPT_URL, url);
+        SET(CURLOPT_PRIVATE, t);
+        SET(CURLOPT_ERRORBUFFER, t->error);
+        SET(CURLOPT_VERBOSE, 0L);
+        SET(CURLOPT_NOSIGNAL, 1L);
+        SET(CURLOPT_NOPROGRESS, 1L);
+
+        /* Where to: only there. */
+        SET(CURLOPT_PROTOCOLS_STR, protocols);
+        SET(CURLOPT_REDIR_PROTOCOLS_STR, protocols);
+        SET(CURLOPT_FOLLOWLOCATION, 0L);
+        SET(CURLOPT_MAXREDIRS, 0L);
+        SET(CURLOPT_PROXY, "");
+        SET(CURLOPT_NOPROXY, "*");
+        SET(CURLOPT_NETRC, (long) CURL_NETRC_IGNORED);
+        SET(CURLOPT_UNRESTRICTED_AUTH, 0L);
+        SET(CURLOPT_DISALLOW_USERNAME_IN_URL, 1L);
+        SET(CURLOPT_OPENSOCKETFUNCTION, open_socket);
+        SET(CURLOPT_OPENSOCKETDATA, t);
+        SET(CURLOPT_CLOSESOCKETFUNCTION, close_socket);
+        SET(CURLOPT_CLOSESOCKETDATA, g);
+
+        /* TLS. */
+        SET(CURLOPT_SSLVERSION, (long) CURL_SSLVERSION_TLSv1_2);
+        SET(CURLOPT_SSL_VERIFYPEER, 1L);
+        SET(CURLOPT_SSL_VERIFYHOST, 2L);
+        if (g->ca_file) {
+                SET(CURLOPT_CAINFO, g->ca_file);
+                SET(CURLOPT_CAPATH, "/etc/ssl/certs");
+        }
+
+        /* HTTP: bytes as they are. 1.1, because a paused stream of HTTP/2 is buffered by libcurl. */
+        SET(CURLOPT_HTTP_VERSION, (long) CURL_HTTP_VERSION_1_1);
+        SET(CURLOPT_HTTP09_ALLOWED, 0L);
+        SET(CURLOPT_PATH_AS_IS, 1L);
+        SET(CURLOPT_HTTP_TRANSFER_DECODING, 1L);
+        SET(CURLOPT_HTTP_CONTENT_DECODING, 0L);
+        SET(CURLOPT_BUFFERSIZE, (long) 16384);
+        SET(CURLOPT_UPLOAD_BUFFERSIZE, (long) 16384);
+        SET(CURLOPT_TCP_NODELAY, 1L);
+        SET(CURLOPT_TCP_KEEPALIVE, 1L);
+        SET(CURLOPT_TCP_KEEPIDLE, 60L);
+        SET(CURLOPT_TCP_KEEPINTVL, 15L);
+        SET(CURLOPT_CONNECTTIMEOUT_MS, 10000L);
+        SET(CURLOPT_WRITEFUNCTION, write_nothing);
+        SET(CURLOPT_READFUNCTION, read_nothing);
+#undef SET
+        return ok;
+}
+
+int curl_transfer_new(CurlGlue *g, const char *url, CurlTransfer **ret) {
+        CurlTransfer *t = calloc(1, sizeof(CurlTransfer));
+        if (!t)
+                return -ENOMEM;
+
+        t->glue = g;
+        g->n_transfers++;
+        t->easy = curl_easy_init();
+        t->headers = curl_slist_append(NULL, "Expect:"); /* libcurl adds none of its own */
+        if (!t->easy || !t->headers || !transfer_set_options(t, url)) {
+                curl_transfer_free(t);
+                return -ENOMEM;
+        }
+        *ret = t;
+        return 0;
+}
+
+CurlTransfer *curl_transfer_free(CurlTransfer *t) {
+        if (!t)
+                return NULL;
+
+        CurlGlue *g = t->glue;
+
+        assert(g->depth == 0);
+        sd_event_source_disable_unref(t->unpause);
+        if (t->easy) {
+                g->depth++;
+                if (t->running)
+                        (void) curl_multi_remove_handle(g->multi, t->easy);
+                curl_easy_cleanup(t->easy);
+                g->depth--;
+        }
+        for (struct curl_slist *l = t->headers; l; l = l->next)
+                explicit_bzero(l->data, strlen(l->data));
+        curl_slist_free_all(t->headers);
+        g->n_transfers--;
+        return mfree(t);
+}
+
+CURL *curl_transfer_handle(CurlTransfer *t) {
+        return t->easy;
+}
+
+int curl_transfer_add_header(CurlTransfer *t, const char *name, const char *value) {
+        for (const char *p = name; *p; p++)
+                if (*p <= 0x20 || *p >= 0x7f || strchr("()<>@,;:\\\"/[]?={}", *p))
+                        return -EINVAL;
+        if (*name == 0 || string_has_cc(value))
+                return -EINVAL;
+
+        /* "Name;" is how libcurl spells a header without a value; "Name:" would remove it. */
+        char *line = *value ? strprintf("%s: %s", name, value) : strprintf("%s;", name);
+        if (!line)
+                return -ENOMEM;
+
+        struct curl_slist *l = curl_slist_append(t->headers, line);
+        explicit_bzero(line, strlen(line));
+        free(line);
+        if (!l)
+                return -ENOMEM;
+        t->headers = l;
+        return 0;
+}
+
+int curl_transfer_start(CurlTransfer *t, curl_done_t done, void *userdata) {
+        CurlGlue *g = t->glue;
+
+        assert(!t->running);
+        t->done = done;
+        t->userdata = userdata;
+        if (curl_easy_setopt(t->easy, CURLOPT_HTTPHEADER, t->headers) != CURLE_OK)
+                return -ENOMEM;
+
+        g->depth++;
+        CURLMcode m = curl_multi_add_handle(g->multi, t->easy);
+        g->depth--;
+        if (m != CURLM_OK)
+                return -EIO;
+        t->running = true;
+        return 0;
+}
+
+static int on_unpause(sd_event_source *source, void *userdata) {
+        CurlTransfer *t = userdata;
+        CurlGlue *g = t->glue;
+
+        if (!t->running)
+                return 0;
+        g->depth++;
+        (void) curl_easy_pause(t->easy, CURLPAUSE_CONT);
+        g->depth--;
+        /* Data that libcurl held back may have been the last. */
+        glue_action(g, CURL_SOCKET_TIMEOUT, 0);
+        return 0;
+}
+
+void curl_transfer_unpause(CurlTransfer *t) {
+        if (!t->running)
+                return;
+        if (t->unpause)
+                (void) sd_event_source_set_enabled(t->unpause, SD_EVENT_ONESHOT);
+        else
+                (void) sd_event_add_defer(t->glue->event, &t->unpause, on_unpause, t);
+}
+
+bool curl_transfer_refused(const CurlTransfer *t) {
+        return t->refused;
+}
+
+bool curl_transfer_connected(const CurlTransfer *t) {
+        long size = 0;
+
+        return curl_easy_getinfo(t->easy, CURLINFO_REQUEST_SIZE, &size) == CURLE_OK && size > 0;
+}

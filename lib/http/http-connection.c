@@ -1,0 +1,514 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * One accepted connection. Event handlers read, write and note what happened; connection_advance() then goes through the
+ * states until nothing more can be done without waiting, and sets what to wait for. Bytes of a second request stay unread, in the
+ * kernel or in "in", until the first is answered.
+ */
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "basic/string-util.h"
+#include "http/http-internal.h"
+#include "http/http-status.h"
+#include "http/problem.h"
+
+static void connection_advance(HttpConnection *c);
+
+static uint64_t connection_now(HttpConnection *c) {
+        uint64_t t = 0;
+
+        (void) sd_event_now(c->listener->server->event, CLOCK_MONOTONIC, &t);
+        return t;
+}
+
+void connection_touch(HttpConnection *c) {
+        c->progress_usec = connection_now(c);
+}
+
+void connection_kick(HttpConnection *c) {
+        if (!c->busy && c->kick)
+                (void) sd_event_source_set_enabled(c->kick, SD_EVENT_ONESHOT);
+}
+
+void connection_fail(HttpConnection *c, HttpOutcome outcome, bool reset) {
+        if (!c->failed) {
+                c->failed = true;
+                c->outcome = outcome;
+                c->reset = reset;
+        }
+        connection_kick(c);
+}
+
+int connection_flush(HttpConnection *c) {
+        while (c->out.size > 0) {
+                ssize_t n = send(c->fd, http_buffer_data(&c->out), c->out.size, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+                if (n < 0) {
+                        if (errno == EINTR)
+                                continue;
+                        return errno == EAGAIN || errno == ENOBUFS ? 0 : -errno;
+                }
+                http_buffer_consume(&c->out, (size_t) n);
+                connection_touch(c);
+        }
+        return 0;
+}
+
+bool connection_is_idle(const HttpConnection *c) {
+        return c->state == CONNECTION_HEAD && !http_parser_in_head(c->parser) && c->in.size == 0;
+}
+
+static bool wants_body(const HttpConnection *c) {
+        return c->state == CONNECTION_EXCHANGE && c->request->accepted && !c->request->ended && !http_parser_complete(c->parser) &&
+               c->body.size < HTTP_BODY_WINDOW;
+}
+
+static bool wants_input(const HttpConnection *c) {
+        if (c->in.size >= HTTP_READ_SIZE || c->peer_eof)
+                return false;
+        return c->state == CONNECTION_HEAD || c->state == CONNECTION_LINGER || wants_body(c);
+}
+
+/* USEC_INFINITY where only our own side can be waited for. */
+static uint64_t connection_deadline(const HttpConnection *c) {
+        const HttpServerOptions *o = &c->listener->server->options;
+
+        switch (c->state) {
+        case CONNECTION_HEAD:
+                return c->progress_usec + (!c->served || http_parser_in_head(c->parser) ? o->head_usec : o->keep_alive_usec);
+        case CONNECTION_EXCHANGE:
+                if (c->out.size > 0)
+                        return c->progress_usec + o->write_usec;
+                return wants_body(c) ? c->progress_usec + o->body_usec : USEC_INFINITY;
+        case CONNECTION_CLOSING:
+                return c->progress_usec + o->write_usec;
+        case CONNECTION_LINGER:
+                return c->progress_usec + o->linger_usec;
+        }
+        return USEC_INFINITY;
+}
+
+static void connection_update(HttpConnection *c) {
+        uint32_t events = 0;
+        int r = 0;
+
+        if (wants_input(c))
+                events |= EPOLLIN;
+        if (c->out.size > 0)
+                events |= EPOLLOUT;
+        if (!c->peer_eof)
+                events |= EPOLLRDHUP;
+        if (c->peer_eof && events == 0) {
+                /* HUP would be reported again and again with nothing to do about it. */
+                r = sd_event_source_set_enabled(c->io, SD_EVENT_OFF);
+        } else {
+                if (events != c->events)
+                        r = sd_event_source_set_io_events(c->io, events);
+                if (r >= 0)
+                        r = sd_event_source_set_enabled(c->io, SD_EVENT_ON);
+        }
+        c->events = events;
+
+        /* A timer that fires too early just looks again; so it is only moved to an earlier time. */
+        uint64_t deadline = connection_deadline(c);
+        if (r >= 0 && deadline != USEC_INFINITY && deadline < c->timer_armed) {
+                r = sd_event_source_set_time(c->timer, deadline);
+                if (r >= 0)
+                        r = sd_event_source_set_enabled(c->timer, SD_EVENT_ONESHOT);
+                c->timer_armed = deadline;
+        }
+
+        if (r < 0)
+                connection_fail(c, HTTP_OUTCOME_ABORTED, true);
+}
+
+/* Tells the handler that it is over. The request is gone afterwards. */
+static void request_finish(HttpConnection *c, HttpOutcome outcome) {
+        HttpRequest *req = TAKE_PTR(c->request);
+        HttpServer *s = c->listener->server;
+
+        c->request = req; /* its functions still work during the call */
+        s->n_calls++;
+        if (req->ops && req->ops->done)
+                req->ops->done(req, outcome, req->userdata);
+        s->n_calls--;
+        c->request = NULL;
+        request_free(req);
+        http_buffer_done(&c->body);
+}
+
+static void set_state(HttpConnection *c, ConnectionState state) {
+        c->state = state;
+        c->progress_usec = connection_now(c);
+}
+
+/* An answer of our own to something that never becomes a request. */
+static void answer_malformed(HttpConnection *c, unsigned status) {
+        _cleanup_free_ char *body = NULL, *text = NULL;
+
+        if (status == 408)
+                c->listener->statistics.timeouts++;
+        else
+                c->listener->statistics.malformed++;
+        if (problem_format(status, status == 408 ? "timeout" : "malformed-request", NULL, &body) < 0 ||
+            !(text = strprintf("HTTP/1.1 %u %s\r\nContent-Type: application/problem+json\r\nContent-Length: %zu\r\n"
+                               "Connection: close\r\n\r\n%s", status, http_status_reason(status), strlen(body), body)) ||
+            http_buffer_append(&c->out, text, strlen(text)) < 0) {
+                c->dead = true;
+                return;
+        }
+        set_state(c, CONNECTION_CLOSING);
+}
+
+static void request_dispatch(HttpConnection *c) {
+        HttpListener *l = c->listener;
+
+        l->statistics.requests++;
+        if (http_request_head(c->request)->upgrade_websocket) {
+                static const HttpField fields[] = { { "Upgrade", "HTTP/1.1" } };
+
+                http_problem(c->request, 426, "websocket-unsupported", "WebSocket is not supported here; use plain HTTP.", fields,
+                             ELEMENTSOF(fields));
+                return;
+        }
+
+        l->server->n_calls++;
+        l->handler(c->request, l->userdata);
+        l->server->n_calls--;
+}
+
+static int step_head(HttpConnection *c) {
+        size_t consumed = 0;
+        unsigned status = 0;
+
+        if (c->in.size == 0) {
+                c->dead = c->peer_eof;
+                return 0;
+        }
+        /* The time for a head begins with its first byte; for the first one, with the accept. */
+        if (!http_parser_in_head(c->parser) && c->served)
+                c->progress_usec = connection_now(c);
+
+        int r = http_parser_feed_head(c->parser, http_buffer_data(&c->in), c->in.size, &consumed, &status);
+        if (r == -EPROTO) {
+                c->listener->statistics.http2_prefaces++;
+                c->dead = true;
+                return 0;
+        }
+        if (r < 0) {
+                http_buffer_done(&c->in);
+                answer_malformed(c, status);
+                return 1;
+        }
+        http_buffer_consume(&c->in, consumed);
+        if (r == 0) {
+                c->dead = c->peer_eof;
+                return 0;
+        }
+
+        c->served = true;
+        if (request_new(c, &c->request) < 0) {
+                c->dead = true;
+                return 0;
+        }
+        set_state(c, CONNECTION_EXCHANGE);
+        request_dispatch(c);
+        return 1;
+}
+
+static int step_body(HttpConnection *c) {
+        HttpRequest *req = c->request;
+        bool got = false;
+
+        while (wants_body(c) && c->in.size > 0) {
+                size_t consumed = 0, before = c->body.size;
+                int r = http_parser_feed_body(c->parser, http_buffer_data(&c->in), MIN(c->in.size, HTTP_BODY_WINDOW - before),
+                                              &consumed, &c->body);
+                if (r < 0) {
+                        c->listener->statistics.malformed++;
+                        if (req->started) {
+                                connection_fail(c, HTTP_OUTCOME_BAD_BODY, true);
+                                return 1;
+                        }
+                        request_finish(c, HTTP_OUTCOME_BAD_BODY);
+                        http_buffer_done(&c->in);
+                        answer_malformed(c, 400);
+                        return 1;
+                }
+                http_buffer_consume(&c->in, consumed);
+                req->body_received += c->body.size - before;
+                c->progress_usec = connection_now(c);
+                got = true;
+        }
+
+        if (!got && !req->readable_pending)
+                return 0;
+        req->readable_pending = false;
+        if (req->ended || !req->ops || !req->ops->readable)
+                return 0;
+        if (c->body.size == 0 && !http_parser_complete(c->parser))
+                return 0;
+
+        c->listener->server->n_calls++;
+        req->ops->readable(req, req->userdata);
+        c->listener->server->n_calls--;
+        return 1;
+}
+
+static int step_exchange(HttpConnection *c) {
+        HttpRequest *req = c->request;
+
+        if (c->out.size > 0) {
+                int r = connection_flush(c);
+                if (r < 0) {
+                        connection_fail(c, HTTP_OUTCOME_CLIENT_CLOSED, false);
+                        return 1;
+                }
+        }
+
+        if (req->ended && c->out.size == 0) {
+                bool keep = !req->close_after && http_parser_complete(c->parser) && !c->listener->server->draining && !c->peer_eof;
+
+                request_finish(c, HTTP_OUTCOME_COMPLETE);
+                if (keep) {
+                        http_parser_reset(c->parser);
+                        set_state(c, CONNECTION_HEAD);
+                } else
+                        set_state(c, CONNECTION_CLOSING);
+                return 1;
+        }
+
+        if (req->want_writable && c->out.size <= HTTP_OUTPUT_LOW) {
+                req->want_writable = false;
+                if (!req->ended && req->ops && req->ops->writable) {
+                        c->listener->server->n_calls++;
+                        req->ops->writable(req, req->userdata);
+                        c->listener->server->n_calls--;
+                        return 1;
+                }
+        }
+
+        int r = step_body(c);
+        if (r == 0 && c->peer_eof && !req->ended) {
+                connection_fail(c, HTTP_OUTCOME_CLIENT_CLOSED, false);
+                return 1;
+        }
+        return r;
+}
+
+/* 1: look again. 0: wait. */
+static int connection_step(HttpConnection *c) {
+        if (c->failed) {
+                if (c->request)
+                        request_finish(c, c->outcome);
+                c->dead = true;
+                return 0;
+        }
+
+        switch (c->state) {
+        case CONNECTION_HEAD:
+                return step_head(c);
+
+        case CONNECTION_EXCHANGE:
+                return step_exchange(c);
+
+        case CONNECTION_CLOSING:
+                if (connection_flush(c) < 0)
+                        c->dead = true;
+                else if (c->out.size == 0) {
+                        /* Closing with unread input would reset the connection and take our answer with it. */
+                        if (c->peer_eof || shutdown(c->fd, SHUT_WR) < 0)
+                                c->dead = true;
+                        else
+                                set_state(c, CONNECTION_LINGER);
+                        http_buffer_done(&c->in);
+                }
+                return 0;
+
+        case CONNECTION_LINGER:
+                http_buffer_done(&c->in);
+                c->dead = c->dead || c->peer_eof;
+                return 0;
+        }
+        return 0;
+}
+
+static void connection_advance(HttpConnection *c) {
+        assert(!c->busy);
+
+        c->busy = true;
+        while (!c->dead && connection_step(c) > 0)
+                ;
+        c->busy = false;
+
+        if (c->dead)
+                connection_free(c);
+        else
+                connection_update(c);
+}
+
+static int on_kick(sd_event_source *source, void *userdata) {
+        connection_advance(userdata);
+        return 0;
+}
+
+static void connection_read(HttpConnection *c) {
+        char buf[HTTP_READ_SIZE];
+
+        ssize_t n = recv(c->fd, buf, sizeof(buf) - MIN(c->in.size, sizeof(buf) - 1), MSG_DONTWAIT);
+        if (n > 0) {
+                if (c->state != CONNECTION_LINGER && http_buffer_append(&c->in, buf, (size_t) n) < 0)
+                        connection_fail(c, HTTP_OUTCOME_ABORTED, true);
+        } else if (n == 0) {
+                c->peer_eof = true;
+        } else if (errno != EAGAIN && errno != EINTR)
+                connection_fail(c, HTTP_OUTCOME_CLIENT_CLOSED, false);
+}
+
+static int on_io(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
+        HttpConnection *c = userdata;
+
+        if ((revents & EPOLLIN) && wants_input(c))
+                connection_read(c);
+        /* A half-closed client that waits for a long answer looks like one that has gone, and is taken for one: else nobody would
+         * notice a client that gave up while the upstream thinks. What is answered at once still reaches it. */
+        if ((revents & EPOLLRDHUP) && !wants_input(c))
+                c->peer_eof = true;
+        if (revents & (EPOLLERR | EPOLLHUP)) {
+                c->peer_eof = true;
+                if (revents & EPOLLERR || c->out.size == 0)
+                        connection_fail(c, HTTP_OUTCOME_CLIENT_CLOSED, false);
+        }
+
+        connection_advance(c);
+        return 0;
+}
+
+static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        HttpConnection *c = userdata;
+        uint64_t deadline = connection_deadline(c);
+
+        c->timer_armed = USEC_INFINITY;
+        if (deadline > connection_now(c)) {
+                connection_update(c);
+                return 0;
+        }
+
+        switch (c->state) {
+        case CONNECTION_HEAD:
+                if (http_parser_in_head(c->parser))
+                        answer_malformed(c, 408);
+                else
+                        c->dead = true;
+                break;
+
+        case CONNECTION_EXCHANGE:
+                if (c->out.size == 0 && !c->request->started) {
+                        request_finish(c, HTTP_OUTCOME_TIMEOUT);
+                        answer_malformed(c, 408);
+                } else {
+                        c->listener->statistics.timeouts++;
+                        connection_fail(c, HTTP_OUTCOME_TIMEOUT, true);
+                }
+                break;
+
+        case CONNECTION_CLOSING:
+        case CONNECTION_LINGER:
+                c->dead = true;
+                c->reset = true;
+                break;
+        }
+
+        connection_advance(c);
+        return 0;
+}
+
+int connection_new(HttpListener *l, int fd) {
+        HttpServer *s = l->server;
+        int r;
+
+        HttpConnection *c = calloc(1, sizeof(HttpConnection));
+        if (!c)
+                return -ENOMEM;
+        *c = (HttpConnection) {
+                .fd = -EBADF,
+                .timer_armed = USEC_INFINITY,
+                .events = EPOLLIN | EPOLLRDHUP,
+        };
+
+        r = http_parser_new(&s->options.parser, &c->parser);
+        if (r >= 0)
+                r = sd_event_add_io(s->event, &c->io, fd, c->events, on_io, c);
+        if (r >= 0)
+                r = sd_event_add_time(s->event, &c->timer, CLOCK_MONOTONIC, USEC_INFINITY, 100 * USEC_PER_MSEC, on_timer, c);
+        if (r >= 0)
+                r = sd_event_add_defer(s->event, &c->kick, on_kick, c);
+        if (r >= 0)
+                r = sd_event_source_set_enabled(c->kick, SD_EVENT_OFF);
+        if (r < 0) {
+                connection_free(c);
+                return r;
+        }
+
+        c->fd = fd;
+        c->listener = l;
+        c->next = l->connections;
+        if (c->next)
+                c->next->previous = c;
+        l->connections = c;
+        l->statistics.connections++;
+        l->statistics.accepted++;
+        s->n_connections++;
+
+        set_state(c, CONNECTION_HEAD);
+        connection_update(c);
+        return 0;
+}
+
+HttpConnection *connection_free(HttpConnection *c) {
+        if (!c)
+                return NULL;
+
+        HttpListener *l = c->listener;
+
+        assert(!c->busy);
+        if (c->request)
+                request_finish(c, c->failed ? c->outcome : HTTP_OUTCOME_SHUTDOWN);
+
+        /* Sources before the fd that they watch. */
+        sd_event_source_disable_unref(c->io);
+        sd_event_source_disable_unref(c->timer);
+        sd_event_source_disable_unref(c->kick);
+        if (c->fd >= 0 && c->reset)
+                (void) setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &(struct linger) { .l_onoff = 1 }, sizeof(struct linger));
+        safe_close(c->fd);
+        http_parser_free(c->parser);
+        http_buffer_done(&c->in);
+        http_buffer_done(&c->body);
+        http_buffer_done(&c->out);
+
+        if (l) {
+                if (c->previous)
+                        c->previous->next = c->next;
+                else
+                        l->connections = c->next;
+                if (c->next)
+                        c->next->previous = c->previous;
+                l->statistics.connections--;
+                l->server->n_connections--;
+                listener_update(l);
+                server_connection_gone(l->server);
+        }
+        return mfree(c);
+}
+
+void connection_drain(HttpConnection *c) {
+        char b;
+
+        /* A request that is already in our kernel's buffer is one that had begun. */
+        if (connection_is_idle(c) && recv(c->fd, &b, 1, MSG_PEEK | MSG_DONTWAIT) <= 0)
+                c->dead = true;
+        connection_kick(c);
+}

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* See http-request.h. These functions only change the request and its connection's queues; what follows from that is
+ * done by connection_advance(). All header lines that we send are built in http_response_start(). */
+
+#include <strings.h>
+
+#include "basic/string-util.h"
+#include "http/http-internal.h"
+#include "http/http-status.h"
+#include "http/problem.h"
+
+int request_new(HttpConnection *c, HttpRequest **ret) {
+        HttpRequest *req = calloc(1, sizeof(HttpRequest));
+        if (!req)
+                return -ENOMEM;
+
+        req->connection = c;
+        req->length = HTTP_LENGTH_UNKNOWN;
+        *ret = req;
+        return 0;
+}
+
+void request_free(HttpRequest *req) {
+        http_buffer_done(&req->collected);
+        free(req);
+}
+
+const HttpHead *http_request_head(const HttpRequest *req) {
+        return http_parser_head(req->connection->parser);
+}
+
+HttpListener *http_request_listener(const HttpRequest *req) {
+        return req->connection->listener;
+}
+
+void http_request_set_ops(HttpRequest *req, const HttpRequestOps *ops, void *userdata) {
+        req->ops = ops;
+        req->userdata = userdata;
+}
+
+bool http_request_failed(const HttpRequest *req) {
+        return req->connection->failed;
+}
+
+void http_request_accept_body(HttpRequest *req, uint64_t max) {
+        HttpConnection *c = req->connection;
+
+        req->body_max = max;
+        if (req->accepted || c->failed)
+                return;
+        req->accepted = true;
+        req->readable_pending = true;
+        connection_touch(c);
+
+        if (http_request_head(req)->expect_continue && !req->started && c->in.size == 0) {
+                static const char text[] = "HTTP/1.1 100 Continue\r\n\r\n";
+
+                if (http_buffer_append(&c->out, text, strlen(text)) < 0)
+                        connection_fail(c, HTTP_OUTCOME_ABORTED, true);
+        }
+        connection_kick(c);
+}
+
+ssize_t http_request_read(HttpRequest *req, void *buf, size_t size) {
+        HttpConnection *c = req->connection;
+
+        if (c->failed)
+                return -ECONNRESET;
+        if (!req->accepted)
+                return -EAGAIN;
+        if (req->body_over || req->body_received > req->body_max) {
+                req->body_over = true;
+                return -EFBIG;
+        }
+        if (c->body.size == 0)
+                return http_parser_complete(c->parser) ? 0 : -EAGAIN;
+
+        size_t n = MIN(size, c->body.size);
+        memcpy(buf, http_buffer_data(&c->body), n);
+        http_buffer_consume(&c->body, n);
+        connection_touch(c);
+        connection_kick(c); /* there is room again */
+        return (ssize_t) n;
+}
+
+bool http_request_body_received(const HttpRequest *req) {
+        return http_parser_complete(req->connection->parser);
+}
+
+static void collect_readable(HttpRequest *req, void *userdata) {
+        for (;;) {
+                char buf[HTTP_READ_SIZE];
+                ssize_t n = http_request_read(req, buf, sizeof(buf));
+
+                if (n == -EAGAIN)
+                        return;
+                if (n > 0 && (size_t) n <= req->collect_max - req->collected.size) {
+                        int r = http_buffer_append(&req->collected, buf, (size_t) n);
+                        if (r >= 0)
+                                continue;
+                        n = r;
+                } else if (n > 0)
+                        n = -EFBIG;
+
+                req->ops = NULL;
+                http_collect_done_t done = TAKE_PTR(req->collect_done);
+                if (n == 0)
+                        done(req, http_buffer_data(&req->collected), req->collected.size, req->collect_userdata);
+                else {
+                        if (n == -EFBIG)
+                                http_problem(req, 413, "body-too-large", "The request's body is larger than allowed.", NULL, 0);
+                        else
+                                http_request_abort(req);
+                        done(req, NULL, 0, req->collect_userdata);
+                }
+                return;
+        }
+}
+
+static void collect_ended(HttpRequest *req, HttpOutcome outcome, void *userdata) {
+        http_collect_done_t done = TAKE_PTR(req->collect_done);
+
+        if (done)
+                done(req, NULL, 0, req->collect_userdata);
+}
+
+int http_request_collect(HttpRequest *req, size_t max, http_collect_done_t done, void *userdata) {
+        static const HttpRequestOps ops = { .readable = collect_readable, .done = collect_ended };
+        uint64_t length = http_request_head(req)->length;
+
+        if (length != HTTP_LENGTH_UNKNOWN && length > max) {
+                http_problem(req, 413, "body-too-large", "The request's body is larger than allowed.", NULL, 0);
+                return -EFBIG;
+        }
+
+        req->collect_max = max;
+        req->collect_done = done;
+        req->collect_userdata = userdata;
+        http_request_set_ops(req, &ops, NULL);
+        http_request_accept_body(req, max);
+        return 0;
+}
+
+static bool field_is_ours(const char *name) {
+        static const char *const ours[] = { "connection", "content-length", "transfer-encoding", "keep-alive", "trailer", "te",
+                                            "proxy-connection" };
+
+        for (size_t i = 0; i < ELEMENTSOF(ours); i++)
+                if (http_field_name_folds_to(name, ours[i]))
+                        return true;
+        return false;
+}
+
+int http_response_start(HttpRequest *req, unsigned status, const HttpField *fields, size_t n_fields, uint64_t length) {
+        HttpConnection *c = req->connection;
+        const HttpHead *h = http_request_head(req);
+
+        if (c->failed)
+                return -ECONNRESET;
+        if (req->started)
+                return -EALREADY;
+        if (status < 200 || status > 999)
+                return -EINVAL;
+        for (size_t i = 0; i < n_fields; i++)
+                if (!http_field_name_is_valid(fields[i].name) || !http_field_value_is_valid(fields[i].value) ||
+                    field_is_ours(fields[i].name))
+                        return -EINVAL;
+
+        _cleanup_free_ char *text = NULL;
+        size_t size = 0;
+        FILE *f = open_memstream(&text, &size);
+        if (!f)
+                return -ENOMEM;
+
+        bool no_body = status == 204 || status == 304;
+        bool close_after = req->close_after || !h->keep_alive || c->listener->server->draining;
+        bool chunked = length == HTTP_LENGTH_UNKNOWN && h->minor == 1 && !no_body;
+        if (length == HTTP_LENGTH_UNKNOWN && h->minor == 0)
+                close_after = true;
+        /* What is left of the body would be read as the next request. */
+        if (!http_parser_complete(c->parser) && !req->accepted)
+                close_after = true;
+
+        fprintf(f, "HTTP/1.1 %u %s\r\n", status, http_status_reason(status));
+        for (size_t i = 0; i < n_fields; i++)
+                fprintf(f, "%s: %s\r\n", fields[i].name, fields[i].value);
+        if (length != HTTP_LENGTH_UNKNOWN && status != 204)
+                fprintf(f, "Content-Length: %" PRIu64 "\r\n", length);
+        else if (chunked)
+                fputs("Transfer-Encoding: chunked\r\n", f);
+        fputs(close_after ? "Connection: close\r\n\r\n" : "\r\n", f);
+
+        bool bad = ferror(f);
+        if (fclose(f) != 0 || bad)
+                return -ENOMEM;
+
+        if (c->out.size == 0)
+                connection_touch(c);
+        int r = http_buffer_append(&c->out, text, size);
+        explicit_bzero(text, size);
+        if (r < 0)
+                return r;
+
+        req->started = true;
+        req->status = status;
+        req->without_body = no_body || streq(h->method, "HEAD");
+        req->chunked = chunked && !req->without_body;
+        req->length = length;
+        req->close_after = close_after;
+        connection_kick(c);
+        return 0;
+}
+
+int http_response_write(HttpRequest *req, const void *data, size_t size) {
+        HttpConnection *c = req->connection;
+        int r = 0;
+
+        if (c->failed)
+                return -ECONNRESET;
+        assert(req->started);
+        assert(!req->ended);
+        if (size == 0 || req->without_body)
+                return 0;
+        if (c->out.size + size > HTTP_OUTPUT_MAX)
+                return -ENOBUFS;
+        if (req->length != HTTP_LENGTH_UNKNOWN && size > req->length - req->written)
+                return -EMSGSIZE;
+
+        if (c->out.size == 0)
+                connection_touch(c);
+        if (req->chunked) {
+                char head[32];
+
+                snprintf(head, sizeof(head), "%zx\r\n", size);
+                r = http_buffer_append(&c->out, head, strlen(head));
+        }
+        if (r >= 0)
+                r = http_buffer_append(&c->out, data, size);
+        if (r >= 0 && req->chunked)
+                r = http_buffer_append(&c->out, "\r\n", 2);
+        if (r < 0) {
+                connection_fail(c, HTTP_OUTCOME_ABORTED, true);
+                return r;
+        }
+        req->written += size;
+
+        /* At once: an event must not wait for the next one. Errors are seen by the loop. */
+        r = connection_flush(c);
+        if (r < 0)
+                connection_fail(c, HTTP_OUTCOME_CLIENT_CLOSED, false);
+        else
+                connection_kick(c);
+        return 0;
+}
+
+bool http_response_writable(HttpRequest *req) {
+        HttpConnection *c = req->connection;
+
+        if (c->failed)
+                return true; /* a write will say so */
+        if (c->out.size < HTTP_OUTPUT_HIGH)
+                return true;
+        req->want_writable = true;
+        return false;
+}
+
+void http_response_end(HttpRequest *req) {
+        HttpConnection *c = req->connection;
+
+        if (c->failed || req->ended)
+                return;
+        assert(req->started);
+
+        if (!req->without_body && req->length != HTTP_LENGTH_UNKNOWN && req->written != req->length) {
+                http_request_abort(req);
+                return;
+        }
+        if (req->chunked && http_buffer_append(&c->out, "0\r\n\r\n", 5) < 0) {
+                http_request_abort(req);
+                return;
+        }
+        req->ended = true;
+        connection_kick(c);
+}
+
+int http_response_send(HttpRequest *req, unsigned status, const HttpField *fields, size_t n_fields, const void *data,
+                       size_t size) {
+        int r = http_response_start(req, status, fields, n_fields, size);
+        if (r < 0)
+                return r;
+
+        for (size_t done = 0; done < size;) {
+                size_t n = MIN(size - done, HTTP_OUTPUT_MAX / 2);
+
+                /* A document larger than the output's bound is still one that we hold in memory anyway. */
+                HttpConnection *c = req->connection;
+                if (!req->without_body && http_buffer_append(&c->out, (const char *) data + done, n) < 0) {
+                        http_request_abort(req);
+                        return -ENOMEM;
+                }
+                req->written += n;
+                done += n;
+        }
+        http_response_end(req);
+        return 0;
+}
+
+bool http_response_started(const HttpRequest *req) {
+        return req->started;
+}
+
+void http_response_close_after(HttpRequest *req) {
+        req->close_after = true;
+}
+
+void http_request_abort(HttpRequest *req) {
+        connection_fail(req->connection, HTTP_OUTCOME_ABORTED, true);
+}

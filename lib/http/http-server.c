@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* See http-server.h. This file: listeners, accepting and draining. */
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "http/http-internal.h"
+
+/* How many connections one turn of the loop takes from a backlog, so that one listener does not hold up the rest. */
+#define ACCEPT_BURST 16
+
+static int on_drained(sd_event_source *source, void *userdata) {
+        HttpServer *s = userdata;
+
+        if (s->draining && s->n_connections == 0 && s->drain_done) {
+                void (*done)(void *) = s->drain_done;
+
+                s->drain_done = NULL;
+                done(s->drain_userdata);
+        }
+        return 0;
+}
+
+int http_server_new(sd_event *event, const HttpServerOptions *options, HttpServer **ret) {
+        _cleanup_(http_server_freep) HttpServer *s = calloc(1, sizeof(HttpServer));
+        if (!s)
+                return -ENOMEM;
+
+        s->event = sd_event_ref(event);
+        s->options = *options;
+
+        int r = sd_event_add_defer(event, &s->drain, on_drained, s);
+        if (r < 0)
+                return r;
+        r = sd_event_source_set_enabled(s->drain, SD_EVENT_OFF);
+        if (r < 0)
+                return r;
+
+        *ret = TAKE_PTR(s);
+        return 0;
+}
+
+HttpServer *http_server_free(HttpServer *s) {
+        if (!s)
+                return NULL;
+
+        while (s->listeners)
+                http_listener_free(s->listeners);
+        sd_event_source_disable_unref(s->retry);
+        sd_event_source_disable_unref(s->drain);
+        sd_event_unref(s->event);
+        return mfree(s);
+}
+
+unsigned http_server_connections(const HttpServer *s) {
+        return s->n_connections;
+}
+
+void server_connection_gone(HttpServer *s) {
+        if (s->draining && s->n_connections == 0)
+                (void) sd_event_source_set_enabled(s->drain, SD_EVENT_ONESHOT);
+}
+
+int http_server_drain(HttpServer *s, void (*done)(void *userdata), void *userdata) {
+        s->draining = true;
+        s->drain_done = done;
+        s->drain_userdata = userdata;
+
+        for (HttpListener *l = s->listeners; l; l = l->next) {
+                listener_update(l);
+                for (HttpConnection *c = l->connections; c; c = c->next)
+                        connection_drain(c);
+        }
+        return sd_event_source_set_enabled(s->drain, SD_EVENT_ONESHOT);
+}
+
+/* At the limit only a listener with somebody to evict goes on accepting; otherwise the backlog is the queue. */
+static HttpConnection *listener_find_idle(HttpListener *l) {
+        HttpConnection *oldest = NULL;
+
+        for (HttpConnection *c = l->connections; c; c = c->next)
+                if (connection_is_idle(c) && !c->busy && (!oldest || c->progress_usec < oldest->progress_usec))
+                        oldest = c;
+        return oldest;
+}
+
+void listener_update(HttpListener *l) {
+        bool accept = !l->server->draining && !l->backing_off &&
+                      (l->statistics.connections < l->server->options.connections_max || listener_find_idle(l));
+
+        if (l->io)
+                (void) sd_event_source_set_enabled(l->io, accept ? SD_EVENT_ON : SD_EVENT_OFF);
+}
+
+static int on_retry(sd_event_source *source, uint64_t usec, void *userdata) {
+        HttpServer *s = userdata;
+
+        for (HttpListener *l = s->listeners; l; l = l->next) {
+                l->backing_off = false;
+                listener_update(l);
+        }
+        return 0;
+}
+
+/* Out of descriptors or memory: accept() would fail again at once, so look the other way for a moment. */
+static void listener_back_off(HttpListener *l) {
+        HttpServer *s = l->server;
+        int r;
+
+        if (!s->retry)
+                r = sd_event_add_time_relative(s->event, &s->retry, CLOCK_MONOTONIC, 250 * USEC_PER_MSEC, 0, on_retry, s);
+        else {
+                r = sd_event_source_set_time_relative(s->retry, 250 * USEC_PER_MSEC);
+                if (r >= 0)
+                        r = sd_event_source_set_enabled(s->retry, SD_EVENT_ONESHOT);
+        }
+        l->backing_off = r >= 0;
+        listener_update(l);
+}
+
+int http_listener_adopt(HttpListener *l, int fd) {
+        /* Each write is an event of its own for the reader. Fails on AF_UNIX, where nothing is held back anyway. */
+        (void) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int) { 1 }, sizeof(int));
+        return connection_new(l, fd);
+}
+
+static int on_accept(sd_event_source *source, int listener_fd, uint32_t revents, void *userdata) {
+        HttpListener *l = userdata;
+
+        for (unsigned i = 0; i < ACCEPT_BURST; i++) {
+                if (l->statistics.connections >= l->server->options.connections_max) {
+                        HttpConnection *idle = listener_find_idle(l);
+
+                        if (!idle) {
+                                listener_update(l);
+                                return 0;
+                        }
+                        connection_free(idle);
+                }
+
+                _cleanup_close_ int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+                if (fd < 0) {
+                        if (errno == EINTR || errno == ECONNABORTED)
+                                continue;
+                        if (errno != EAGAIN)
+                                listener_back_off(l);
+                        return 0;
+                }
+
+                if (http_listener_adopt(l, fd) < 0) {
+                        listener_back_off(l);
+                        return 0;
+                }
+                TAKE_FD(fd);
+        }
+        return 0;
+}
+
+int http_listener_new(HttpServer *s, int fd, http_handler_t handler, void *userdata, HttpListener **ret) {
+        int flags = fcntl(fd, F_GETFL);
+        if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)
+                return -errno;
+
+        HttpListener *l = calloc(1, sizeof(HttpListener));
+        if (!l)
+                return -ENOMEM;
+        *l = (HttpListener) {
+                .server = s,
+                .fd = -EBADF,
+                .handler = handler,
+                .userdata = userdata,
+        };
+
+        int r = sd_event_add_io(s->event, &l->io, fd, EPOLLIN, on_accept, l);
+        if (r < 0) {
+                free(l);
+                return r;
+        }
+
+        l->fd = fd;
+        l->next = s->listeners;
+        if (l->next)
+                l->next->previous = l;
+        s->listeners = l;
+        listener_update(l);
+        *ret = l;
+        return 0;
+}
+
+HttpListener *http_listener_free(HttpListener *l) {
+        if (!l)
+                return NULL;
+
+        assert(l->server->n_calls == 0);
+
+        /* Not to be turned on again by the connections that go. */
+        l->io = sd_event_source_disable_unref(l->io);
+        while (l->connections) {
+                l->connections->reset = true; /* streams of an ended run are cut, not ended */
+                connection_free(l->connections);
+        }
+
+        safe_close(l->fd);
+        if (l->previous)
+                l->previous->next = l->next;
+        else
+                l->server->listeners = l->next;
+        if (l->next)
+                l->next->previous = l->previous;
+        return mfree(l);
+}
+
+int http_listener_fd(const HttpListener *l) {
+        return l->fd;
+}
+
+void *http_listener_userdata(const HttpListener *l) {
+        return l->userdata;
+}
+
+const HttpListenerStatistics *http_listener_statistics(const HttpListener *l) {
+        return &l->statistics;
+}
