@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/*
+ * One operation as seen by the client that asked for it. OperationFinished carries the end; the object's
+ * properties are read once after the call (it may have ended before the reply came) and when agentd returns.
+ */
+
+#include "operation.h"
+
+#include "basic/string-util.h"
+#include "exit-status.h"
+#include "format.h"
+#include "output.h"
+#include "properties.h"
+#include "waiter.h"
+
+#define OPERATION_INTERFACE "org.agentd1.Operation"
+
+typedef struct Operation {
+        Client *client;
+        Waiter *waiter;
+        char *path;
+        char *id, *kind, *state, *step, *detail;
+        uint64_t progress;
+        bool canceling, line_open;
+} Operation;
+
+static const Property operation_properties[] = {
+        { "Id", 's', offsetof(Operation, id) },
+        { "Kind", 's', offsetof(Operation, kind) },
+        { "State", 's', offsetof(Operation, state) },
+        { "Step", 's', offsetof(Operation, step) },
+        { "Progress", 't', offsetof(Operation, progress) },
+        { "Detail", 's', offsetof(Operation, detail) },
+        {}
+};
+
+static void operation_done(Operation *o) {
+        waiter_free(o->waiter);
+        free(o->path);
+        free(o->id);
+        free(o->kind);
+        free(o->state);
+        free(o->step);
+        free(o->detail);
+}
+
+static bool operation_is_over(const Operation *o) {
+        return !isempty(o->state) && !streq(o->state, "running");
+}
+
+static void clear_line(Operation *o) {
+        if (o->line_open)
+                fputs("\r\033[K", stderr);
+        o->line_open = false;
+}
+
+static void show_progress(Operation *o) {
+        _cleanup_free_ char *step = NULL;
+        char buf[FORMAT_MAX];
+
+        if (!client_shows_progress(o->client) || isempty(o->step) || operation_is_over(o))
+                return;
+        step = text_escape(o->step, strlen(o->step), false);
+        if (!step)
+                return;
+        fprintf(stderr, "\r\033[K%s", step);
+        if (o->progress > 0)
+                fprintf(stderr, " %s", format_amount(o->progress, buf));
+        fputs(o->canceling ? " (canceling)" : " …", stderr);
+        fflush(stderr);
+        o->line_open = true;
+}
+
+static int operation_refresh(void *userdata) {
+        _cleanup_(sd_bus_error_free) sd_bus_error error = SD_BUS_ERROR_NULL;
+        Operation *o = userdata;
+        int r;
+
+        r = properties_get_all(o->client, o->path, OPERATION_INTERFACE, operation_properties, o, &error);
+        if (r < 0) {
+                if (client_error_is_transient(&error, r))
+                        return -EAGAIN;
+                clear_line(o);
+                if (sd_bus_error_has_name(&error, SD_BUS_ERROR_UNKNOWN_OBJECT))
+                        return fail("The operation is gone: agentd was restarted meanwhile. Nothing half-made stays; "
+                                    "start it again.");
+                return client_report(&error, r, NULL);
+        }
+        show_progress(o);
+        return operation_is_over(o);
+}
+
+static int operation_interrupted(void *userdata) {
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
+        Operation *o = userdata;
+        int r;
+
+        clear_line(o);
+        if (o->canceling)
+                return 1;
+
+        r = sd_bus_message_new_method_call(o->client->bus, &m, manager_target.destination, o->path,
+                                           OPERATION_INTERFACE, "Cancel");
+        if (r >= 0) /* The end is told by OperationFinished, an answer is not needed */
+                r = sd_bus_send(o->client->bus, m, NULL);
+        if (r < 0) {
+                (void) fail_errno(r, "Cannot cancel the operation");
+                return 1;
+        }
+        notice("Canceling. Press Ctrl-C again to leave without waiting.");
+        o->canceling = true;
+        return 0;
+}
+
+static int on_finished(sd_bus_message *m, void *userdata, sd_bus_error *error _unused_) {
+        const char *path, *result, *detail;
+        Operation *o = userdata;
+
+        if (sd_bus_message_read(m, "soss", NULL, &path, &result, &detail) < 0 || !streq_ptr(path, o->path))
+                return 0;
+        if (free_and_strdup(&o->state, result) < 0 || free_and_strdup(&o->detail, detail) < 0)
+                return 0;
+        waiter_finish(o->waiter);
+        return 0;
+}
+
+static int on_changed(sd_bus_message *m, void *userdata, sd_bus_error *error _unused_) {
+        Operation *o = userdata;
+
+        if (properties_read_changed(m, OPERATION_INTERFACE, operation_properties, o) <= 0)
+                return 0;
+        if (operation_is_over(o)) /* Detail may still be to come */
+                return 0;
+        show_progress(o);
+        return 0;
+}
+
+static int operation_tell(Operation *o, const char *kind, const char *subject, const char *verb) {
+        Client *c = o->client;
+        ExitStatus status = exit_status_from_operation_result(o->state);
+        int r;
+
+        clear_line(o);
+        if (client_json(c)) {
+                _cleanup_(sd_json_variant_unrefp) sd_json_variant *v = NULL;
+
+                r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("operation", o->path),
+                                   SD_JSON_BUILD_PAIR_STRING("subject", subject),
+                                   SD_JSON_BUILD_PAIR_STRING("result", o->state),
+                                   SD_JSON_BUILD_PAIR_STRING("detail", strempty(o->detail)));
+                if (r < 0)
+                        return fail_errno(r, "Cannot make JSON");
+                r = output_json(c, v);
+                if (r < 0)
+                        return r;
+        }
+
+        if (status == STATUS_SUCCESS) {
+                if (!client_json(c) && !client_quiet(c)) {
+                        _cleanup_free_ char *digest = text_escape(strempty(o->detail), strlen(strempty(o->detail)), false);
+
+                        notice("%s %s %s.", kind, subject, verb);
+                        if (!isempty(digest))
+                                printf("%s\n", digest);
+                }
+                return STATUS_SUCCESS;
+        }
+        if (status == STATUS_CANCELED)
+                notice("Canceled.");
+        else
+                (void) fail("%s", isempty(o->detail) ? "The operation failed." : o->detail);
+        return (int) status;
+}
+
+int operation_run(Client *c, sd_bus_message *m, const char *kind, const char *subject, const char *verb) {
+        static const WaiterOps ops = { operation_refresh, operation_interrupted };
+        _cleanup_(sd_bus_slot_unrefp) sd_bus_slot *finished_slot = NULL, *changed_slot = NULL;
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *reply = NULL;
+        _cleanup_(operation_done) Operation o = { .client = c };
+        bool wait = !option_given(c->options, OPTION_NO_WAIT);
+        const char *path;
+        int r;
+
+        if (wait) {
+                r = waiter_new(c, &ops, &o, &o.waiter);
+                if (r < 0)
+                        return r;
+                r = sd_bus_match_signal(c->bus, &finished_slot, manager_target.destination, manager_target.path,
+                                        manager_target.interface, "OperationFinished", on_finished, &o);
+                if (r < 0)
+                        return fail_errno(r, "Cannot subscribe to signals");
+        }
+
+        r = client_send(c, m, &reply);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_read_basic(reply, 'o', &path);
+        if (r < 0)
+                return client_bad_reply(r);
+
+        if (!wait) {
+                if (client_json(c)) {
+                        _cleanup_(sd_json_variant_unrefp) sd_json_variant *v = NULL;
+
+                        r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("operation", path),
+                                           SD_JSON_BUILD_PAIR_STRING("subject", subject));
+                        return r < 0 ? fail_errno(r, "Cannot make JSON") : output_json(c, v);
+                }
+                printf("%s\n", path);
+                return STATUS_SUCCESS;
+        }
+
+        o.path = strdup(path);
+        if (!o.path)
+                return fail_oom();
+        r = properties_match(c, &changed_slot, o.path, on_changed, &o);
+        if (r < 0)
+                return r;
+
+        r = waiter_run(o.waiter);
+        clear_line(&o);
+        if (r == -EINTR) {
+                notice("Left. The operation may still be winding up: %s", o.path);
+                return STATUS_INTERRUPTED;
+        }
+        if (r < 0)
+                return r;
+        return operation_tell(&o, kind, subject, verb);
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* Reading properties into structures. See properties.h. */
+
+#include "properties.h"
+
+#include "basic/string-util.h"
+
+#define PROPERTIES_INTERFACE "org.freedesktop.DBus.Properties"
+
+static int read_value(sd_bus_message *m, const Property *p, void *userdata) {
+        void *field = (uint8_t *) userdata + p->offset;
+        const char *s;
+        int r;
+
+        if (p->type != 's')
+                return sd_bus_message_read_basic(m, p->type, field);
+        r = sd_bus_message_read_basic(m, 's', &s);
+        if (r < 0)
+                return r;
+        return free_and_strdup(field, s);
+}
+
+int properties_read(sd_bus_message *m, const Property *map, void *userdata) {
+        int r;
+
+        r = sd_bus_message_enter_container(m, 'a', "{sv}");
+        if (r < 0)
+                return r;
+
+        while ((r = sd_bus_message_enter_container(m, 'e', "sv")) > 0) {
+                const Property *p = map;
+                const char *name, *contents;
+                char type;
+
+                r = sd_bus_message_read_basic(m, 's', &name);
+                if (r >= 0)
+                        r = sd_bus_message_peek_type(m, &type, &contents);
+                if (r < 0)
+                        return r;
+
+                while (p->name && !(streq(p->name, name) && contents[0] == p->type && contents[1] == 0))
+                        p++;
+                if (p->name) {
+                        r = sd_bus_message_enter_container(m, 'v', contents);
+                        if (r >= 0)
+                                r = read_value(m, p, userdata);
+                        if (r >= 0)
+                                r = sd_bus_message_exit_container(m);
+                } else
+                        r = sd_bus_message_skip(m, "v");
+                if (r >= 0)
+                        r = sd_bus_message_exit_container(m);
+                if (r < 0)
+                        return r;
+        }
+        if (r < 0)
+                return r;
+        return sd_bus_message_exit_container(m);
+}
+
+int properties_get_all(Client *c, const char *path, const char *interface, const Property *map, void *userdata,
+                       sd_bus_error *error) {
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *reply = NULL;
+        Target target = { manager_target.destination, path, PROPERTIES_INTERFACE };
+        int r;
+
+        r = client_call_full(c, &target, "GetAll", &reply, error, "s", interface);
+        if (r < 0)
+                return r;
+        return properties_read(reply, map, userdata);
+}
+
+int properties_match(Client *c, sd_bus_slot **ret, const char *path, sd_bus_message_handler_t callback,
+                     void *userdata) {
+        int r;
+
+        r = sd_bus_match_signal(c->bus, ret, manager_target.destination, path, PROPERTIES_INTERFACE,
+                                "PropertiesChanged", callback, userdata);
+        if (r < 0)
+                return fail_errno(r, "Cannot subscribe to signals");
+        return 0;
+}
+
+int properties_read_changed(sd_bus_message *m, const char *interface, const Property *map, void *userdata) {
+        const char *changed;
+        int r;
+
+        r = sd_bus_message_read_basic(m, 's', &changed);
+        if (r < 0)
+                return r;
+        if (!streq(changed, interface))
+                return 0;
+        r = properties_read(m, map, userdata);
+        return r < 0 ? r : 1;
+}

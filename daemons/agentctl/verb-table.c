@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* All verbs: what they are called, what they take, how they are explained. */
+
+#include "verb.h"
+
+#define OPERATION_DETAILS                                                                          \
+        "Waits for the end and shows how far the work is. Ctrl-C cancels it; nothing half-made stays.\n"  \
+        "Prints the digest of what was made."
+
+const Verb verbs[] = {
+        { "run", "AGENT", GROUP_RUNS, 1, 1,
+          OPTION_BIT(OPTION_INPUT) | OPTION_BIT(OPTION_INPUT_FILE) | OPTION_BIT(OPTION_WAIT) |
+                  OPTION_BIT(OPTION_TIMEOUT) | OPTION_BIT(OPTION_SESSION) | OPTION_BIT(OPTION_KEEP) |
+                  OPTION_BIT(OPTION_IDEMPOTENCY_KEY) | OPTION_BIT(OPTION_PRIORITY) | OPTION_BIT(OPTION_LABEL),
+          verb_run, "Start a run of an agent",
+          "Prints the run's id as soon as it is safely queued. With --wait, waits for the end and prints what the\n"
+          "agent put out; state changes go to stderr where that is a terminal. Ctrl-C stops only the waiting.\n"
+          "\n"
+          "Exit status with --wait: 0 success, 1 failed (the agent said so), 2 wrong usage, 3 D-Bus or other error,\n"
+          "10 exit-code, 11 signal, 12 timeout, 13 oom-kill, 14 canceled, 15 out-of-credit, 16 sandbox-failed,\n"
+          "17 lost, 130 interrupted." },
+        { "runs", NULL, GROUP_RUNS, 0, 0,
+          OPTION_BIT(OPTION_AGENT) | OPTION_BIT(OPTION_STATE) | OPTION_BIT(OPTION_RESULT) | OPTION_BIT(OPTION_LINES),
+          verb_runs, "List runs, newest first", "The newest 100, if --lines does not say otherwise." },
+        { "status", "RUN", GROUP_RUNS, 1, 1, 0, verb_status, "Show what is known about a run", NULL },
+        { "logs", "RUN", GROUP_RUNS, 1, 1, OPTION_BIT(OPTION_FOLLOW), verb_logs, "Show a run's log",
+          "With --json, the lines of JSON are passed on as agentd gives them: ts (µs), priority (0 to 7), message." },
+        { "result", "RUN", GROUP_RUNS, 1, 1, 0, verb_result, "Print what a run put out",
+          "Text as it is, anything else as JSON. With --json, the whole result document." },
+        { "receipt", "RUN", GROUP_RUNS, 1, 1, 0, verb_receipt, "Print a finished run's receipt (JSON)", NULL },
+        { "cancel", "RUN", GROUP_RUNS, 1, 1, 0, verb_cancel, "End a run", NULL },
+        { "artifacts", "RUN", GROUP_RUNS, 1, 1, 0, verb_artifacts, "List the files that a run left", NULL },
+        { "artifact", "RUN NAME", GROUP_RUNS, 2, 2, OPTION_BIT(OPTION_OUTPUT), verb_artifact, "Fetch one of them",
+          "Writes to stdout unless --output is given. A terminal gets it only with --output=-." },
+
+        { "agent list", NULL, GROUP_AGENTS, 0, 0, 0, verb_agent_list, "List agents", NULL },
+        { "agent show", "AGENT", GROUP_AGENTS, 1, 1, 0, verb_agent_show, "Show an agent and its definition", NULL },
+        { "agent create", "FILE", GROUP_AGENTS, 1, 1, 0, verb_agent_create, "Make an agent from a definition",
+          "FILE is one JSON document, see agent-definition(5); - is stdin." },
+        { "agent update", "FILE", GROUP_AGENTS, 1, 1, 0, verb_agent_update, "Replace an agent's definition",
+          "The agent's environment stays as it is." },
+        { "agent remove", "AGENT", GROUP_AGENTS, 1, 1, 0, verb_agent_remove, "Forget an agent", NULL },
+        { "env log", "AGENT", GROUP_AGENTS, 1, 1, 0, verb_env_log, "List the generations of an environment", NULL },
+        { "env freeze", "AGENT", GROUP_AGENTS, 1, 1,
+          OPTION_BIT(OPTION_FROM_RUN) | OPTION_BIT(OPTION_NOTE) | OPTION_BIT(OPTION_NO_WAIT), verb_env_freeze,
+          "Make a run's changes a new generation", OPERATION_DETAILS },
+
+        { "image list", NULL, GROUP_IMAGES, 0, 0, 0, verb_image_list, "List images", NULL },
+        { "image import", "NAME FILE", GROUP_IMAGES, 2, 2, OPTION_BIT(OPTION_NO_WAIT), verb_image_import,
+          "Import a root file system", "FILE is a tar archive, maybe compressed; - is stdin.\n" OPERATION_DETAILS },
+        { "image build", "NAME [PACKAGE…]", GROUP_IMAGES, 1, 512,
+          OPTION_BIT(OPTION_NO_WAIT) | OPTION_BIT(OPTION_MIRROR), verb_image_build, "Build a Debian image",
+          "PACKAGEs are added to the default set.\n" OPERATION_DETAILS },
+        { "image remove", "NAME", GROUP_IMAGES, 1, 1, 0, verb_image_remove, "Remove an image", NULL },
+
+        { "service list", NULL, GROUP_SERVICES, 0, 0, 0, verb_service_list, "List services", NULL },
+        { "service show", "NAME", GROUP_SERVICES, 1, 1, 0, verb_service_show, "Print a service's definition", NULL },
+        { "service add", "FILE", GROUP_SERVICES, 1, 1, 0, verb_service_add, "Add a service from a definition",
+          "FILE is one JSON document, see agent-service(5); - is stdin." },
+        { "service update", "FILE", GROUP_SERVICES, 1, 1, 0, verb_service_update, "Replace a service's definition",
+          NULL },
+        { "service remove", "NAME", GROUP_SERVICES, 1, 1, 0, verb_service_remove, "Remove a service", NULL },
+        { "credential set", "SERVICE", GROUP_SERVICES, 1, 1, OPTION_BIT(OPTION_USER) | OPTION_BIT(OPTION_FD),
+          verb_credential_set, "Set a service's secret",
+          "The secret is read from stdin (on a terminal: asked for, without echo) or from --fd, never from the\n"
+          "command line. It goes straight to agent-credentiald. One newline at the end is taken off." },
+        { "credential list", NULL, GROUP_SERVICES, 0, 0, OPTION_BIT(OPTION_USER), verb_credential_list,
+          "List which services have one", NULL },
+        { "credential remove", "SERVICE", GROUP_SERVICES, 1, 1, OPTION_BIT(OPTION_USER), verb_credential_remove,
+          "Forget a service's secret", NULL },
+
+        { "help", "[VERB]", GROUP_OTHER, 0, 2, 0, verb_help, "Show help", NULL },
+        {}
+};
