@@ -101,6 +101,8 @@ def draw(histories, start, end, returns, path):
 def hold(seconds):
     """Waits for SIGUSR1: so the demo can look at a run which has just used the service, and is still alive."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    with open("/tmp/holding", "x", encoding="ascii"):
+        pass
     signal.sigtimedwait({signal.SIGUSR1}, seconds)
 
 

@@ -98,14 +98,12 @@ pids_of() {
         group=$(systemctl show -P ControlGroup "$1") || return 0
         [ -z "$group" ] || cat "/sys/fs/cgroup$group/cgroup.procs" 2>/dev/null || true
 }
-# The analyst of a run that was told to hold, once it has drawn: it blocks SIGUSR1 (bit 10) to wait for it.
+# Prints the process of the analyst of a run that was told to hold, once it does.
 wait_held() {
-        local pid mask deadline=$((SECONDS + 60))
+        local pid deadline=$((SECONDS + 60))
         while [ $SECONDS -lt $deadline ]; do
                 for pid in $(pids_of "$(property "$1" Unit)"); do
-                        [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = python3 ] || continue
-                        mask=$(sed -n 's/^SigBlk:\s*//p' "/proc/$pid/status" 2>/dev/null) || continue
-                        if ((0x${mask:-0} & 1 << 9)); then
+                        if [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = python3 ] && [ -e "/proc/$pid/root/tmp/holding" ]; then
                                 echo "$pid"
                                 return
                         fi
