@@ -134,6 +134,8 @@ static const char schema_1[] =
         /* Unfinished runs only: these stay small. */
         "CREATE INDEX runs_queue ON runs (lane_id, priority DESC, seq) WHERE state = 0 AND cancel_by IS NULL;"
         "CREATE INDEX runs_unfinished ON runs (seq) WHERE state < 3;"
+        "CREATE INDEX runs_user_unfinished ON runs (user_id) WHERE state < 3;"
+        "CREATE INDEX runs_lane_unfinished ON runs (lane_id) WHERE state < 3;"
         "CREATE INDEX runs_delayed ON runs (not_before_usec) WHERE state = 0 AND not_before_usec > 0;"
         "CREATE INDEX runs_leased ON runs (lease_usec) WHERE state < 3 AND lease_usec > 0;"
         /* All runs: each ends with seq (the rowid), so that a list is read in its order and stops at its limit. */

@@ -87,7 +87,7 @@ int sq_user_id(SqliteStore *q, const char *user, bool add, int64_t *ret);
 int sq_lane_id(SqliteStore *q, const char *user, const char *agent, bool add, int64_t *ret);
 
 /* store-sqlite-runs.c: a run's columns in the order that sq_run_from_row() expects. */
-#define SQ_RUN_SELECT                                                                                                  \
+#define SQ_RUN_SELECT_BY(index)                                                                                        \
         "SELECT r.seq, r.id, u.name, r.uid, l.agent, r.trigger, r.session, r.labels, r.idempotency_key, r.parent, "    \
         "r.input_digest, r.priority, r.keep, r.timeout_usec, r.state, r.attempt, r.fence, r.lease_usec, "              \
         "r.not_before_usec, r.unit, r.invocation_id, r.boot_id, r.generation, r.environment, r.runner, r.policy, "     \
@@ -95,7 +95,8 @@ int sq_lane_id(SqliteStore *q, const char *user, const char *agent, bool add, in
         "r.finished_usec, r.deadline_usec, r.cancel_by, r.result, r.message, r.exit_code, r.exit_signal, "             \
         "EXISTS (SELECT 1 FROM run_results p WHERE p.seq = r.seq), r.cpu_usec, r.memory_peak, r.io_read_bytes, "       \
         "r.io_write_bytes, r.steps "                                                                                   \
-        "FROM runs r JOIN users u ON u.id = r.user_id JOIN lanes l ON l.id = r.lane_id "
+        "FROM runs r " index " JOIN users u ON u.id = r.user_id JOIN lanes l ON l.id = r.lane_id "
+#define SQ_RUN_SELECT SQ_RUN_SELECT_BY("")
 int sq_run_from_row(sqlite3_stmt *st, StoreRun *ret);
 /* Walks all rows of a SQ_RUN_SELECT; the number of rows or the callback's error. */
 int sq_run_walk(SqliteStore *q, sqlite3_stmt *st, StoreRunCallback callback, void *userdata);
