@@ -15,7 +15,7 @@ command=(unshare --mount --pid --fork --kill-child=KILL --mount-proc --propagati
 
 if [ -d /run/systemd/system ] && command -v systemd-run >/dev/null; then
         # The host's systemd owns the cgroup tree: ask it for a part of it. The scope goes when its last process goes.
-        exec systemd-run --quiet --scope --collect --unit="$name" --property=Delegate=yes "${command[@]}"
+        exec systemd-run --quiet --scope --collect --unit="$name-$$" --property=Delegate=yes "${command[@]}"
 fi
 
 : >"$d/cgroup"

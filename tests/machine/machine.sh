@@ -104,13 +104,15 @@ machine_material_binds() {
 
 # The machine's PID 1: the process two PID namespaces down (inside.sh is in the first) that is number 1 there.
 machine_find_init() {
-        local pid=$1 child nspid
+        local pid=$1 child nspid own
+        # shellcheck disable=SC2207
+        own=($(sed -n 's/^NSpid:\s*//p' /proc/self/status))
         # shellcheck disable=SC2013
         for child in $(cat "/proc/$pid/task/$pid/children" 2>/dev/null); do
                 nspid=$(sed -n 's/^NSpid:\s*//p' "/proc/$child/status" 2>/dev/null) || continue
                 # shellcheck disable=SC2086
                 set -- $nspid
-                if [ $# -ge "$NSPID_DEPTH" ] && [ "${!#}" = 1 ]; then
+                if [ $# -eq $((${#own[@]} + 2)) ] && [ "${!#}" = 1 ]; then
                         echo "$child"
                         return 0
                 fi
@@ -121,9 +123,6 @@ machine_find_init() {
 
 machine_wait() {
         local d=$1 keeper=$2 init='' state='' deadline=$((SECONDS + 90))
-        # shellcheck disable=SC2046
-        set -- $(sed -n 's/^NSpid:\s*//p' /proc/self/status)
-        NSPID_DEPTH=$(($# + 2))
         while [ $SECONDS -lt $deadline ]; do
                 kill -0 "$keeper" 2>/dev/null || return 1
                 [ -n "$init" ] || init=$(machine_find_init "$keeper") || { run sleep 0.05; continue; }
@@ -176,12 +175,13 @@ machine_keep_logs() {
 
 # Ends a machine and removes its folder. Nothing in it is worth a shutdown.
 machine_destroy() {
-        local pid path
+        local pid init path
         if identity_alive "$1/keeper"; then
                 read -r pid _ <"$1/keeper"
+                init=$(machine_find_init "$pid") || init=
                 kill -KILL "$pid" 2>/dev/null || true
-                # Its namespace is torn down process by process; the cgroups are free when that is done.
-                timeout 10 tail --pid="$pid" -f /dev/null 2>/dev/null || true
+                # The machine's PID 1 is the last to go; then its files and cgroups are free.
+                [ -z "$init" ] || timeout 10 tail --pid="$init" --sleep-interval=0.05 -f /dev/null 2>/dev/null || true
         fi
         if [ -e "$1/cgroup" ]; then
                 while read -r path; do

@@ -151,7 +151,8 @@ suite_vm() {
                 -drive "file=$image/root.erofs,if=virtio,format=raw,readonly=on" \
                 -drive "file=$dir/payload.erofs,if=virtio,format=raw,readonly=on" \
                 -drive "file=$dir/state.img,if=virtio,format=raw,cache=unsafe" \
-                -drive "file=$dir/results.img,if=virtio,format=raw,cache=unsafe" </dev/null | tee "$dir/console.log" || rc=$?
+                -drive "file=$dir/results.img,if=virtio,format=raw,cache=unsafe" </dev/null \
+                > >(tee "$dir/console.log") 2>&1 || rc=$?
         tar -C "$dir/out" -xf "$dir/results.img" 2>/dev/null || true
         [ ! -e "$dir/out/status" ] || status=$(<"$dir/out/status")
         [ "$status" != none ] || say "vm: the machine left no results (qemu ended with status $rc)"
