@@ -498,7 +498,7 @@ HttpConnection *connection_free(HttpConnection *c) {
                         c->next->previous = c->previous;
                 l->statistics.connections--;
                 l->server->n_connections--;
-                listener_update(l);
+                listener_connection_gone(l);
                 server_connection_gone(l->server);
         }
         return mfree(c);

@@ -106,4 +106,5 @@ int request_new(HttpConnection *c, HttpRequest **ret);
 void request_free(HttpRequest *req);
 
 void listener_update(HttpListener *l);
+void listener_connection_gone(HttpListener *l);
 void server_connection_gone(HttpServer *s);

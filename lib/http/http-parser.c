@@ -267,7 +267,9 @@ static int head_content_length(HttpParser *p, const struct HttpSpan *s, uint64_t
         uint64_t v = 0;
 
         /* One blank after the colon, digits, nothing else: all other forms are read differently by somebody. */
-        if (s->value_len == 0 || s->value_len > 19 || s->value > s->name + s->name_len + 2 || s->value[s->value_len] != '\r')
+        const char *after = s->name + s->name_len + 1;
+        if (s->value_len == 0 || s->value_len > 19 || s->value[s->value_len] != '\r' ||
+            !(s->value == after || (s->value == after + 1 && *after == ' ')))
                 return -400;
         for (size_t i = 0; i < s->value_len; i++) {
                 if (s->value[i] < '0' || s->value[i] > '9')
@@ -338,8 +340,6 @@ static int head_finish(HttpParser *p) {
                                 return r;
                 }
 
-                if (!s->value)
-                        s->value = s->name + s->name_len + 1, s->value_len = 0;
                 while (s->value_len > 0 && (s->value[0] == ' ' || s->value[0] == '\t'))
                         s->value++, s->value_len--;
                 while (s->value_len > 0 && (s->value[s->value_len - 1] == ' ' || s->value[s->value_len - 1] == '\t'))
@@ -351,7 +351,10 @@ static int head_finish(HttpParser *p) {
                 struct HttpSpan *s = p->spans + i;
 
                 s->name[s->name_len] = 0;
-                s->value[s->value_len] = 0;
+                if (s->value_len > 0)
+                        s->value[s->value_len] = 0;
+                else
+                        s->value = (char *) ""; /* where an empty one "is" may well be the next line */
                 h->fields[h->n_fields++] = (HttpField) { .name = s->name, .value = s->value };
 
                 if (span_is(s, "transfer-encoding")) {
@@ -430,19 +433,17 @@ int http_parser_feed_head(HttpParser *p, const void *data, size_t size, size_t *
         for (i = 0; i < size && r == 0; i++)
                 r = scan_byte(p, d[i], base + i);
 
-        if (r >= 0) {
-                int k = http_buffer_append(&p->head_bytes, data, i);
-                if (k < 0)
-                        r = -500;
-                else if (is_h2_preface(&p->head_bytes)) {
-                        p->failed = true;
-                        return -EPROTO;
-                } else if (r > 0)
-                        r = MIN(head_parse(p), 0);
-                else {
-                        *ret_consumed = i;
-                        return 0;
-                }
+        if (http_buffer_append(&p->head_bytes, data, i) < 0)
+                r = -500;
+        else if (is_h2_preface(&p->head_bytes)) {
+                p->failed = true;
+                return -EPROTO;
+        } else if (r > 0)
+                r = MIN(head_parse(p), 0);
+
+        if (r == 0 && !p->llhttp_head_complete) {
+                *ret_consumed = i;
+                return 0;
         }
 
         if (r < 0) {

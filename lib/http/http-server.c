@@ -12,6 +12,8 @@
 
 /* How many connections one turn of the loop takes from a backlog, so that one listener does not hold up the rest. */
 #define ACCEPT_BURST 16
+/* A connection without a request counts as idle after this. */
+#define IDLE_GRACE_USEC (1 * USEC_PER_SEC)
 
 static int on_drained(sd_event_source *source, void *userdata) {
         HttpServer *s = userdata;
@@ -78,19 +80,21 @@ int http_server_drain(HttpServer *s, void (*done)(void *userdata), void *userdat
         return sd_event_source_set_enabled(s->drain, SD_EVENT_ONESHOT);
 }
 
-/* At the limit only a listener with somebody to evict goes on accepting; otherwise the backlog is the queue. */
+/* The connection that has been idle for longest. One that was made just now is not idle: its request is on the way. */
 static HttpConnection *listener_find_idle(HttpListener *l) {
         HttpConnection *oldest = NULL;
+        uint64_t now = 0;
 
+        (void) sd_event_now(l->server->event, CLOCK_MONOTONIC, &now);
         for (HttpConnection *c = l->connections; c; c = c->next)
-                if (connection_is_idle(c) && !c->busy && (!oldest || c->progress_usec < oldest->progress_usec))
+                if (connection_is_idle(c) && !c->busy && (c->served || now > c->progress_usec + IDLE_GRACE_USEC) &&
+                    (!oldest || c->progress_usec < oldest->progress_usec))
                         oldest = c;
         return oldest;
 }
 
 void listener_update(HttpListener *l) {
-        bool accept = !l->server->draining && !l->backing_off &&
-                      (l->statistics.connections < l->server->options.connections_max || listener_find_idle(l));
+        bool accept = !l->server->draining && !l->backing_off;
 
         if (l->io)
                 (void) sd_event_source_set_enabled(l->io, accept ? SD_EVENT_ON : SD_EVENT_OFF);
@@ -106,7 +110,8 @@ static int on_retry(sd_event_source *source, uint64_t usec, void *userdata) {
         return 0;
 }
 
-/* Out of descriptors or memory: accept() would fail again at once, so look the other way for a moment. */
+/* Out of descriptors, memory or connections: to try again at once would be no use, so look the other way for a moment. The backlog is
+ * the queue meanwhile. */
 static void listener_back_off(HttpListener *l) {
         HttpServer *s = l->server;
         int r;
@@ -122,6 +127,12 @@ static void listener_back_off(HttpListener *l) {
         listener_update(l);
 }
 
+/* Somebody went: no need to wait for the timer. */
+void listener_connection_gone(HttpListener *l) {
+        l->backing_off = false;
+        listener_update(l);
+}
+
 int http_listener_adopt(HttpListener *l, int fd) {
         /* Each write is an event of its own for the reader. Fails on AF_UNIX, where nothing is held back anyway. */
         (void) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int) { 1 }, sizeof(int));
@@ -132,14 +143,14 @@ static int on_accept(sd_event_source *source, int listener_fd, uint32_t revents,
         HttpListener *l = userdata;
 
         for (unsigned i = 0; i < ACCEPT_BURST; i++) {
-                if (l->statistics.connections >= l->server->options.connections_max) {
-                        HttpConnection *idle = listener_find_idle(l);
+                HttpConnection *idle = NULL;
 
+                if (l->statistics.connections >= l->server->options.connections_max) {
+                        idle = listener_find_idle(l);
                         if (!idle) {
-                                listener_update(l);
+                                listener_back_off(l);
                                 return 0;
                         }
-                        connection_free(idle);
                 }
 
                 _cleanup_close_ int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -151,6 +162,7 @@ static int on_accept(sd_event_source *source, int listener_fd, uint32_t revents,
                         return 0;
                 }
 
+                connection_free(idle); /* makes room, now that somebody needs it */
                 if (http_listener_adopt(l, fd) < 0) {
                         listener_back_off(l);
                         return 0;
