@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * The store's directory on disk. What comes in was made by somebody who is not trusted (a sandboxed unit that unpacked
+ * a stranger's archive), so its path is resolved below tmp/ without symlinks, it must be a plain file with one name, and
+ * nobody may have it open for writing any more when it is hashed.
+ */
+#include <dirent.h>
+#include <linux/openat2.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+
+#include "basic/fs-util.h"
+#include "basic/name-util.h"
+#include "basic/string-util.h"
+#include "image/digest-names.h"
+#include "image/layer-store.h"
+
+struct LayerStore {
+        char *root;
+        int layers_fd;
+        int generations_fd;
+        int tmp_fd;
+};
+
+/* "sha256:<hex>" ↔ "sha256-<hex>.erofs" */
+#define LAYER_NAME_LEN (DIGEST_LEN + 6)
+
+static int layer_name(const char *digest, char ret[static LAYER_NAME_LEN + 1]) {
+        if (!digest || !digest_is_valid(digest))
+                return -EINVAL;
+        snprintf(ret, LAYER_NAME_LEN + 1, "sha256-%s.erofs", digest + 7);
+        return 0;
+}
+
+static int open_dir(int at, const char *path) {
+        int fd;
+
+        if (mkdirat(at, path, 0700) < 0 && errno != EEXIST)
+                return -errno;
+        fd = openat(at, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        return fd < 0 ? -errno : fd;
+}
+
+LayerStore *layer_store_free(LayerStore *s) {
+        if (!s)
+                return NULL;
+        safe_close(s->layers_fd);
+        safe_close(s->generations_fd);
+        safe_close(s->tmp_fd);
+        free(s->root);
+        return mfree(s);
+}
+
+int layer_store_open(const char *root, LayerStore **ret) {
+        _cleanup_(layer_store_freep) LayerStore *s = NULL;
+        _cleanup_close_ int fd = -EBADF;
+
+        s = malloc(sizeof *s);
+        if (!s)
+                return -ENOMEM;
+        *s = (LayerStore) { .layers_fd = -EBADF, .generations_fd = -EBADF, .tmp_fd = -EBADF };
+        s->root = strdup(root);
+        if (!s->root)
+                return -ENOMEM;
+        fd = open_dir(AT_FDCWD, root);
+        if (fd < 0)
+                return fd;
+        s->layers_fd = open_dir(fd, "layers");
+        if (s->layers_fd < 0)
+                return s->layers_fd;
+        s->generations_fd = open_dir(fd, "generations");
+        if (s->generations_fd < 0)
+                return s->generations_fd;
+        s->tmp_fd = open_dir(fd, "tmp");
+        if (s->tmp_fd < 0)
+                return s->tmp_fd;
+        *ret = TAKE_PTR(s);
+        return 0;
+}
+
+int layer_store_generations_fd(LayerStore *s) {
+        return s->generations_fd;
+}
+
+/* What follows "<root>/tmp/" in PATH, or NULL. */
+static const char *below_tmp(LayerStore *s, const char *path) {
+        const char *p = startswith(path, s->root);
+
+        p = p ? startswith(p, "/tmp/") : NULL;
+        return isempty(p) ? NULL : p;
+}
+
+int layer_store_new_staging(LayerStore *s, char **ret) {
+        for (unsigned tries = 0; tries < 16; tries++) {
+                _cleanup_free_ char *path = NULL;
+                uint64_t rnd;
+
+                if (getrandom(&rnd, sizeof rnd, 0) != sizeof rnd)
+                        return -errno;
+                path = strprintf("%s/tmp/%016" PRIx64, s->root, rnd);
+                if (!path)
+                        return -ENOMEM;
+                if (mkdirat(s->tmp_fd, below_tmp(s, path), 0700) >= 0) {
+                        *ret = TAKE_PTR(path);
+                        return 0;
+                }
+                if (errno != EEXIST)
+                        return -errno;
+        }
+        return -EEXIST;
+}
+
+int layer_store_drop_staging(LayerStore *s, const char *path) {
+        const char *name;
+
+        if (!path)
+                return 0;
+        name = below_tmp(s, path);
+        if (!name || strchr(name, '/') || name[0] == '.')
+                return -EINVAL;
+        return rm_rf_at(s->tmp_fd, name);
+}
+
+int layer_store_clean_staging(LayerStore *s, char *const *keep) {
+        struct dirent *de;
+        DIR *d;
+        int fd, r = 0;
+
+        fd = openat(s->tmp_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd < 0)
+                return -errno;
+        d = fdopendir(fd);
+        if (!d) {
+                r = -errno;
+                close(fd);
+                return r;
+        }
+        while ((de = readdir(d))) {
+                _cleanup_free_ char *path = NULL;
+                int k;
+
+                if (streq(de->d_name, ".") || streq(de->d_name, ".."))
+                        continue;
+                path = strprintf("%s/tmp/%s", s->root, de->d_name);
+                if (!path) {
+                        r = -ENOMEM;
+                        break;
+                }
+                if (strv_contains(keep, path))
+                        continue;
+                /* One that cannot be removed must not keep the others. */
+                k = rm_rf_at(s->tmp_fd, de->d_name);
+                if (k < 0)
+                        r = k;
+        }
+        closedir(d);
+        return r;
+}
+
+static int open_below_tmp(LayerStore *s, const char *path, int *ret_dir, const char **ret_name) {
+        struct open_how how = {
+                .flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC,
+                .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS,
+        };
+        const char *p = below_tmp(s, path), *slash;
+        _cleanup_free_ char *parent = NULL;
+        int fd;
+
+        if (!p)
+                return -EINVAL;
+        slash = strrchr(p, '/');
+        parent = slash ? strndup(p, (size_t) (slash - p)) : strdup(".");
+        if (!parent)
+                return -ENOMEM;
+        fd = (int) syscall(SYS_openat2, s->tmp_fd, parent, &how, sizeof how);
+        if (fd < 0)
+                return -errno;
+        *ret_dir = fd;
+        *ret_name = slash ? slash + 1 : p;
+        return 0;
+}
+
+int layer_store_publish(LayerStore *s, const char *path, const char *expected, char ret_digest[static DIGEST_LEN + 1]) {
+        char digest[DIGEST_LEN + 1], name[LAYER_NAME_LEN + 1];
+        _cleanup_close_ int dir = -EBADF, fd = -EBADF;
+        const char *tmp_name = NULL;
+        struct stat st;
+        int r;
+
+        if (expected && !digest_is_valid(expected))
+                return -EINVAL;
+        r = open_below_tmp(s, path, &dir, &tmp_name);
+        if (r < 0)
+                return r;
+        fd = openat(dir, tmp_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        if (fd < 0)
+                return -errno;
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        if (!S_ISREG(st.st_mode) || st.st_nlink != 1)
+                return -EINVAL;
+        if ((st.st_uid != geteuid() || st.st_gid != getegid()) && fchown(fd, geteuid(), getegid()) < 0)
+                return -errno;
+        if (fchmod(fd, 0444) < 0)
+                return -errno;
+        /* A read lease is refused while anybody could still write: what is hashed is what stays. */
+        if (fcntl(fd, F_SETLEASE, F_RDLCK) < 0) {
+                if (errno == EAGAIN)
+                        return -ETXTBSY;
+                if (errno != EINVAL && errno != EOPNOTSUPP)
+                        return -errno;
+        } else
+                (void) fcntl(fd, F_SETLEASE, F_UNLCK);
+
+        r = digest_fd(fd, digest);
+        if (r < 0)
+                return r;
+        if (expected && !streq(digest, expected))
+                return -EBADMSG;
+        if (fsync(fd) < 0)
+                return -errno;
+        r = layer_name(digest, name);
+        if (r < 0)
+                return r;
+        if (renameat2(dir, tmp_name, s->layers_fd, name, RENAME_NOREPLACE) >= 0)
+                r = 1;
+        else if (errno != EEXIST)
+                return -errno;
+        else {
+                r = unlink_noerrno(dir, tmp_name, 0);
+                if (r < 0)
+                        return r;
+                r = 0;
+        }
+        if (fsync(s->layers_fd) < 0)
+                return -errno;
+        memcpy(ret_digest, digest, sizeof digest);
+        return r;
+}
+
+int layer_store_path(LayerStore *s, const char *digest, char **ret) {
+        char name[LAYER_NAME_LEN + 1];
+        char *p;
+        int r;
+
+        r = layer_name(digest, name);
+        if (r < 0)
+                return r;
+        p = strprintf("%s/layers/%s", s->root, name);
+        if (!p)
+                return -ENOMEM;
+        *ret = p;
+        return 0;
+}
+
+int layer_store_open_layer(LayerStore *s, const char *digest, int *ret_fd, uint64_t *ret_size) {
+        char name[LAYER_NAME_LEN + 1];
+        _cleanup_close_ int fd = -EBADF;
+        struct stat st;
+        int r;
+
+        r = layer_name(digest, name);
+        if (r < 0)
+                return r;
+        fd = openat(s->layers_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        if (fd < 0)
+                return -errno;
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        if (!S_ISREG(st.st_mode))
+                return -EBADMSG;
+        if (ret_size)
+                *ret_size = (uint64_t) st.st_size;
+        if (ret_fd)
+                *ret_fd = TAKE_FD(fd);
+        return 0;
+}
+
+int layer_store_verify(LayerStore *s, const char *digest) {
+        char found[DIGEST_LEN + 1];
+        _cleanup_close_ int fd = -EBADF;
+        int r;
+
+        r = layer_store_open_layer(s, digest, &fd, NULL);
+        if (r < 0)
+                return r;
+        r = digest_fd(fd, found);
+        if (r < 0)
+                return r;
+        return streq(found, digest) ? 0 : -EBADMSG;
+}
+
+int layer_store_remove(LayerStore *s, const char *digest) {
+        char name[LAYER_NAME_LEN + 1];
+        int r;
+
+        r = layer_name(digest, name);
+        if (r < 0)
+                return r;
+        r = unlink_noerrno(s->layers_fd, name, 0);
+        if (r < 0)
+                return r;
+        return fsync(s->layers_fd) < 0 ? -errno : 0;
+}
+
+int layer_store_list(LayerStore *s, char ***ret) {
+        return digest_names_list(s->layers_fd, ".erofs", ret);
+}

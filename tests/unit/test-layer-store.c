@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Proves that the store takes only what has the right digest, once, and nothing from outside its own tmp/. */
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "basic/fs-util.h"
+#include "basic/string-util.h"
+#include "image/layer-store.h"
+
+static char *put(const char *dir, const char *name, const char *text) {
+        char *path = strprintf("%s/%s", dir, name);
+        int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+        assert(fd >= 0);
+        assert(write_full(fd, text, strlen(text)) >= 0);
+        close(fd);
+        return path;
+}
+
+static void test_publish(LayerStore *s) {
+        char expected[DIGEST_LEN + 1], digest[DIGEST_LEN + 1] = "";
+        _cleanup_free_ char *staging = NULL, *a = NULL, *b = NULL, *c = NULL, *path = NULL;
+        _cleanup_strv_free_ char **l = NULL;
+        _cleanup_close_ int fd = -EBADF, writer = -EBADF;
+        struct stat st;
+        uint64_t size;
+
+        assert(digest_bytes("layer", 5, expected) >= 0);
+        assert(layer_store_open_layer(s, expected, NULL, NULL) == -ENOENT);
+        assert(layer_store_verify(s, expected) == -ENOENT);
+        assert(layer_store_new_staging(s, &staging) >= 0);
+        a = put(staging, "a", "layer");
+        assert(layer_store_publish(s, a, expected, digest) == 1);
+        assert(streq(digest, expected));
+        assert(access(a, F_OK) < 0);
+        assert(layer_store_path(s, digest, &path) >= 0);
+        assert(stat(path, &st) >= 0 && (st.st_mode & 07777) == 0444 && st.st_size == 5);
+
+        /* The same bytes again: one file, and the temporary one is gone. */
+        b = put(staging, "b", "layer");
+        assert(layer_store_publish(s, b, NULL, digest) == 0);
+        assert(streq(digest, expected));
+        assert(access(b, F_OK) < 0);
+        assert(layer_store_list(s, &l) >= 0 && strv_length(l) == 1);
+
+        /* Other bytes than promised stay where they are. */
+        c = put(staging, "c", "other");
+        assert(layer_store_publish(s, c, expected, digest) == -EBADMSG);
+        assert(access(c, F_OK) >= 0);
+
+        /* Somebody could still change it. */
+        writer = open(c, O_WRONLY | O_CLOEXEC);
+        if (writer < 0) { /* 0444 by now, and we are not root */
+                assert(chmod(c, 0600) >= 0);
+                writer = open(c, O_WRONLY | O_CLOEXEC);
+        }
+        assert(writer >= 0);
+        assert(layer_store_publish(s, c, NULL, digest) == -ETXTBSY);
+
+        assert(layer_store_open_layer(s, expected, &fd, &size) >= 0 && size == 5);
+        assert(layer_store_verify(s, expected) == 0);
+        assert(layer_store_drop_staging(s, staging) >= 0);
+        assert(access(staging, F_OK) < 0);
+        assert(layer_store_drop_staging(s, staging) >= 0);
+}
+
+static void test_flipped_bit(LayerStore *s) {
+        char digest[DIGEST_LEN + 1];
+        _cleanup_free_ char *path = NULL;
+        int fd;
+
+        assert(digest_bytes("layer", 5, digest) >= 0);
+        assert(layer_store_path(s, digest, &path) >= 0);
+        assert(chmod(path, 0600) >= 0);
+        fd = open(path, O_WRONLY | O_CLOEXEC);
+        assert(fd >= 0 && pwrite(fd, "m", 1, 0) == 1);
+        close(fd);
+        assert(layer_store_verify(s, digest) == -EBADMSG);
+        assert(layer_store_remove(s, digest) >= 0);
+        assert(layer_store_remove(s, digest) >= 0);
+        assert(layer_store_verify(s, digest) == -ENOENT);
+}
+
+static void test_outside(LayerStore *s, const char *root) {
+        _cleanup_free_ char *staging = NULL, *outside = NULL, *link = NULL, *dotdot = NULL, *dirlink = NULL, *through = NULL,
+                *second = NULL, *plain = NULL, *layers = NULL;
+        char digest[DIGEST_LEN + 1];
+
+        assert(layer_store_new_staging(s, &staging) >= 0);
+        outside = put(root, "outside", "x");
+        assert(layer_store_publish(s, outside, NULL, digest) == -EINVAL);
+        link = strprintf("%s/link", staging);
+        assert(symlink(outside, link) >= 0);
+        assert(layer_store_publish(s, link, NULL, digest) == -ELOOP);
+        dotdot = strprintf("%s/../../outside", staging);
+        assert(layer_store_publish(s, dotdot, NULL, digest) < 0);
+        dirlink = strprintf("%s/dir", staging);
+        through = strprintf("%s/outside", dirlink);
+        assert(symlink(root, dirlink) >= 0);
+        assert(layer_store_publish(s, through, NULL, digest) < 0);
+        assert(layer_store_publish(s, staging, NULL, digest) == -EINVAL); /* a directory */
+        /* A second name would let its owner change the bytes later. */
+        plain = put(staging, "plain", "y");
+        second = strprintf("%s/second", staging);
+        assert(linkat(AT_FDCWD, plain, AT_FDCWD, second, 0) >= 0);
+        assert(layer_store_publish(s, plain, NULL, digest) == -EINVAL);
+        assert(access(outside, F_OK) >= 0);
+
+        layers = strprintf("%s/layers", root);
+        assert(layer_store_drop_staging(s, layers) == -EINVAL);
+        assert(layer_store_drop_staging(s, outside) == -EINVAL);
+        dotdot = mfree(dotdot);
+        dotdot = strprintf("%s/tmp/..", root);
+        assert(layer_store_drop_staging(s, dotdot) == -EINVAL);
+}
+
+static void test_clean(LayerStore *s) {
+        _cleanup_free_ char *a = NULL, *b = NULL;
+        char *keep[2] = {};
+
+        assert(layer_store_new_staging(s, &a) >= 0 && layer_store_new_staging(s, &b) >= 0);
+        keep[0] = a;
+        assert(layer_store_clean_staging(s, keep) >= 0);
+        assert(access(a, F_OK) >= 0 && access(b, F_OK) < 0);
+        assert(layer_store_clean_staging(s, NULL) >= 0);
+        assert(access(a, F_OK) < 0);
+}
+
+int main(void) {
+        /* Not /tmp: leases and renames are to be those of a real file system where there is one. */
+        char root[] = "/var/tmp/test-layer-store-XXXXXX";
+        LayerStore *s = NULL;
+
+        assert(mkdtemp(root));
+        assert(layer_store_open(root, &s) >= 0);
+        test_publish(s);
+        test_flipped_bit(s);
+        test_outside(s, root);
+        test_clean(s);
+        s = layer_store_free(s);
+        assert(rm_rf_at(AT_FDCWD, root) >= 0);
+        return 0;
+}
