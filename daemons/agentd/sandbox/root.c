@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Everything is built from detached mounts; only the finished tmpfs and the finished overlay are attached to a path. */
+#include <linux/openat2.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include "basic/string-util.h"
+#include "sandbox/mount-util.h"
+#include "sandbox/root.h"
+#include "sandbox/userns.h"
+
+#define ROOT_LAYERS_MAX 64
+
+/*
+ * What PID 1 and agentd mount over. Images have these from their import; one that lacks some gets them in the upper, and
+ * a freeze prunes them again.
+ */
+static const struct {
+        const char *path;
+        mode_t mode; /* with its type */
+        bool agent;  /* belongs to the agent's user */
+} mount_points[] = {
+        { "opt/agentd/runner", S_IFDIR | 0755, false },
+        { "run",               S_IFDIR | 0755, false },
+        { "proc",              S_IFDIR | 0555, false },
+        { "sys",               S_IFDIR | 0555, false },
+        { "dev",               S_IFDIR | 0755, false },
+        { "tmp",               S_IFDIR | 01777, false },
+        { "var/tmp",           S_IFDIR | 01777, false },
+        { "home/agent",        S_IFDIR | 0700, true },
+        { "etc/machine-id",    S_IFREG | 0444, false },
+        { "etc/hostname",      S_IFREG | 0644, false },
+        { "etc/hosts",         S_IFREG | 0644, false },
+};
+
+/* Resolves as a process with that root would: an image's symlinks cannot lead out of it. */
+static int open_in_root(int root, const char *path, uint64_t flags) {
+        struct open_how how = {
+                .flags = flags | O_CLOEXEC,
+                .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS,
+        };
+        int fd = (int) syscall(SYS_openat2, root, path, &how, sizeof how);
+
+        return fd < 0 ? -errno : fd;
+}
+
+static int make_directory(int root, const char *path, mode_t mode, uid_t uid) {
+        _cleanup_free_ char *p = strdup(path);
+        _cleanup_close_ int parent = -EBADF;
+
+        if (!p)
+                return -ENOMEM;
+        parent = open_in_root(root, "/", O_PATH | O_DIRECTORY);
+        for (char *s = p, *next; parent >= 0 && s; s = next) {
+                char *slash = strchr(s, '/');
+                int fd;
+
+                next = slash ? slash + 1 : NULL;
+                if (slash)
+                        *slash = 0;
+                if (mkdirat(parent, s, slash ? 0755 : mode & 07777) < 0) {
+                        if (errno != EEXIST)
+                                return -errno;
+                } else if (!slash && (fchownat(parent, s, uid, uid, AT_SYMLINK_NOFOLLOW) < 0 ||
+                                      fchmodat(parent, s, mode & 07777, 0) < 0)) /* umask, sticky bit */
+                        return -errno;
+                if (slash)
+                        *slash = '/';
+                if (!next)
+                        return 0;
+                /* From the root each time, so that a symlink on the way is resolved inside it. */
+                *slash = 0;
+                fd = open_in_root(root, p, O_PATH | O_DIRECTORY);
+                *slash = '/';
+                close(parent);
+                parent = fd;
+        }
+        return parent < 0 ? parent : 0;
+}
+
+static int make_file(int root, const char *path, mode_t mode) {
+        const char *slash = strrchr(path, '/');
+        _cleanup_free_ char *dir = strndup(path, (size_t) (slash - path));
+        _cleanup_close_ int parent = -EBADF, fd = -EBADF;
+        int r;
+
+        if (!dir)
+                return -ENOMEM;
+        r = make_directory(root, dir, 0755, 0);
+        if (r < 0)
+                return r;
+        parent = open_in_root(root, dir, O_PATH | O_DIRECTORY);
+        if (parent < 0)
+                return parent;
+        fd = openat(parent, slash + 1, O_RDONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode & 07777);
+        return fd < 0 ? -errno : 0;
+}
+
+static int make_mount_points(int root, uid_t uid, char message[STEP_MESSAGE_MAX]) {
+        for (size_t i = 0; i < ELEMENTSOF(mount_points); i++) {
+                bool dir = S_ISDIR(mount_points[i].mode);
+                struct stat st;
+                int fd, r;
+
+                fd = open_in_root(root, mount_points[i].path, O_PATH);
+                if (fd >= 0) {
+                        r = fstat(fd, &st) < 0 ? -errno : S_ISDIR(st.st_mode) == dir ? 0 : dir ? -ENOTDIR : -EISDIR;
+                        close(fd);
+                } else if (fd == -ENOENT)
+                        r = dir ? make_directory(root, mount_points[i].path, mount_points[i].mode,
+                                                 mount_points[i].agent ? uid : 0)
+                                : make_file(root, mount_points[i].path, mount_points[i].mode);
+                else
+                        r = fd;
+                if (r < 0)
+                        return step_fail(message, r, "Cannot have /%s in the environment", mount_points[i].path);
+        }
+        return 0;
+}
+
+static int make_upper(const RootSpec *spec, char message[STEP_MESSAGE_MAX]) {
+        _cleanup_close_ int fs = -EBADF, mount_fd = -EBADF;
+        char size[32], inodes[32];
+        int r;
+
+        snprintf(size, sizeof size, "%" PRIu64, spec->size_max);
+        snprintf(inodes, sizeof inodes, "%" PRIu64, spec->inodes_max);
+        fs = mount_fs_open("tmpfs");
+        if (fs < 0)
+                return step_fail(message, fs, "Cannot make a tmpfs");
+        r = mount_fs_string(fs, "source", "agentd-run");
+        if (r >= 0)
+                r = mount_fs_string(fs, "size", size);
+        if (r >= 0)
+                r = mount_fs_string(fs, "nr_inodes", inodes);
+        if (r >= 0)
+                r = mount_fs_string(fs, "mode", "0755");
+        if (r >= 0)
+                r = mount_fd = mount_fs_create(fs, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+        if (r < 0)
+                return step_fail(message, r, "Cannot make a tmpfs of %s bytes", size);
+        if (mkdirat(mount_fd, "upper", 0755) < 0 || mkdirat(mount_fd, "work", 0700) < 0 ||
+            fchmodat(mount_fd, "upper", 0755, 0) < 0)
+                return step_fail(message, -errno, "Cannot make the writable part");
+        r = mount_attach(mount_fd, spec->rw);
+        return r < 0 ? step_fail(message, r, "Cannot attach the writable part") : 0;
+}
+
+static int add_layers(int fs, const RootSpec *spec, int userns, int *fds, size_t n, char message[STEP_MESSAGE_MAX]) {
+        /* overlayfs wants the topmost first. */
+        for (size_t i = 0; i < n; i++) {
+                const char *layer = spec->layers[n - 1 - i];
+                char path[64];
+                int r;
+
+                fds[i] = mount_clone_idmapped(layer, userns);
+                if (fds[i] < 0)
+                        return step_fail(message, fds[i], "Cannot map the owners of the layer %s", layer);
+                /* By fd (FSCONFIG_SET_FD) would be nicer, but fails for detached mounts on 6.12. */
+                snprintf(path, sizeof path, "/proc/self/fd/%d", fds[i]);
+                r = mount_fs_string(fs, "lowerdir+", path);
+                if (r < 0)
+                        return step_fail(message, r, "Cannot add the layer %s to the root", layer);
+        }
+        return 0;
+}
+
+static int make_overlay(const RootSpec *spec, int userns, int *fds, size_t n, int *ret, char message[STEP_MESSAGE_MAX]) {
+        static const char *const options[][2] = {
+                { "index", "off" }, { "metacopy", "off" }, { "redirect_dir", "off" }, { "xino", "off" }, { "uuid", "null" },
+        };
+        _cleanup_close_ int fs = -EBADF, upper = -EBADF;
+        char path[64];
+        int r;
+
+        fs = mount_fs_open("overlay");
+        if (fs < 0)
+                return step_fail(message, fs, "Cannot make an overlay");
+        r = mount_fs_string(fs, "source", "agentd-run");
+        if (r < 0)
+                return step_fail(message, r, "Cannot name the overlay");
+        r = add_layers(fs, spec, userns, fds, n, message);
+        if (r < 0)
+                return r;
+        upper = mount_clone_idmapped(spec->rw, userns);
+        if (upper < 0)
+                return step_fail(message, upper, "Cannot map the owners of the writable part");
+        snprintf(path, sizeof path, "/proc/self/fd/%d/upper", upper);
+        r = mount_fs_string(fs, "upperdir", path);
+        if (r >= 0) {
+                snprintf(path, sizeof path, "/proc/self/fd/%d/work", upper);
+                r = mount_fs_string(fs, "workdir", path);
+        }
+        for (size_t i = 0; r >= 0 && i < ELEMENTSOF(options); i++)
+                r = mount_fs_string(fs, options[i][0], options[i][1]);
+        if (r < 0)
+                return step_fail(message, r, "Cannot set the overlay's options");
+        r = mount_fs_create(fs, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+        if (r < 0)
+                return step_fail(message, r, "Cannot mount the overlay");
+        *ret = r;
+        return 0;
+}
+
+static int compose_overlay(const RootSpec *spec, char message[STEP_MESSAGE_MAX]) {
+        _cleanup_close_ int userns = -EBADF, overlay = -EBADF;
+        int fds[ROOT_LAYERS_MAX], r;
+        size_t n = strv_length(spec->layers);
+
+        if (n == 0 || n > ROOT_LAYERS_MAX)
+                return step_fail(message, -E2BIG, "An environment has 1 to %d layers", ROOT_LAYERS_MAX);
+        for (size_t i = 0; i < n; i++)
+                fds[i] = -EBADF;
+        userns = userns_open_for_uid(spec->uid);
+        if (userns < 0)
+                return step_fail(message, userns, "Cannot make the id map of user %u", (unsigned) spec->uid);
+
+        r = make_overlay(spec, userns, fds, n, &overlay, message);
+        for (size_t i = 0; i < n; i++)
+                safe_close(fds[i]);
+        if (r < 0)
+                return r;
+        r = make_mount_points(overlay, spec->uid, message);
+        if (r < 0)
+                return r;
+        r = mount_attach(overlay, spec->root);
+        return r < 0 ? step_fail(message, r, "Cannot attach the root") : 0;
+}
+
+int root_compose(const RootSpec *spec, char message[STEP_MESSAGE_MAX]) {
+        int r;
+
+        r = make_upper(spec, message);
+        if (r < 0)
+                return r;
+        r = compose_overlay(spec, message);
+        if (r < 0)
+                (void) umount2(spec->rw, MNT_DETACH | UMOUNT_NOFOLLOW);
+        return r;
+}

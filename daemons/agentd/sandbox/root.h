@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * A run's root: an overlay of read-only layers with a throw-away upper on a size-limited tmpfs. Layers and upper are
+ * id-mapped, so that what belongs to user 1000 in the image belongs to the run's dynamic user here, and is stored as 1000
+ * again in the upper. overlayfs options are chosen so that an upper can be frozen into a layer (no metacopy, no redirects, no
+ * file handles of this host).
+ */
+
+#include "sandbox/step.h"
+
+typedef struct RootSpec {
+        const char *root;           /* empty directory: gets the composed root */
+        const char *rw;             /* empty directory: gets the tmpfs with upper/ and work/ */
+        char *const *layers;        /* mount points of the layers, bottom first */
+        uid_t uid;
+        uint64_t size_max;
+        uint64_t inodes_max;
+} RootSpec;
+
+/* On failure nothing is mounted. */
+int root_compose(const RootSpec *spec, char message[STEP_MESSAGE_MAX]);

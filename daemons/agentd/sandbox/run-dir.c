@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * A run's directory on the host. Cleaning goes by names, not by records: whatever was made, or half made, is below one of
+ * a few fixed names.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "basic/fs-util.h"
+#include "basic/string-util.h"
+#include "sandbox/layer-mount.h"
+#include "sandbox/mount-util.h"
+#include "sandbox/netns.h"
+#include "sandbox/proc-files.h"
+#include "sandbox/root.h"
+#include "sandbox/run-dir.h"
+
+#define LAYERS_FILE_MAX (64U << 10)
+
+int run_dir_setup(const char *runtime_dir, char message[STEP_MESSAGE_MAX]) {
+        static const char *const names[] = { "runs", "layers" };
+
+        if (mkdir(runtime_dir, 0755) < 0 && errno != EEXIST)
+                return step_fail(message, -errno, "Cannot make %s", runtime_dir);
+        for (size_t i = 0; i < ELEMENTSOF(names); i++) {
+                _cleanup_free_ char *p = strprintf("%s/%s", runtime_dir, names[i]);
+
+                if (!p)
+                        return -ENOMEM;
+                /* 0700: what an image holds, set-uid files among them, is nothing for the host's other users. */
+                if (mkdir(p, 0700) < 0 && errno != EEXIST)
+                        return step_fail(message, -errno, "Cannot make %s", p);
+        }
+        return 0;
+}
+
+static char *run_path(const char *runtime_dir, const char *run, const char *name) {
+        return name ? strprintf("%s/runs/%s/%s", runtime_dir, run, name) : strprintf("%s/runs/%s", runtime_dir, run);
+}
+
+static int make_skeleton(const char *dir, const SandboxSpec *spec, char message[STEP_MESSAGE_MAX]) {
+        static const struct { const char *name; mode_t mode; } dirs[] = {
+                { "root", 0755 }, { "rw", 0700 }, { "proc", 0755 },
+        };
+        _cleanup_close_ int fd = -EBADF, proc = -EBADF;
+        _cleanup_free_ char *list = NULL;
+        size_t size = 0;
+        FILE *f;
+        int r;
+
+        fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        if (fd < 0)
+                return step_fail(message, -errno, "Cannot open %s", dir);
+        for (size_t i = 0; i < ELEMENTSOF(dirs); i++)
+                if (mkdirat(fd, dirs[i].name, dirs[i].mode) < 0)
+                        return step_fail(message, -errno, "Cannot make %s/%s", dir, dirs[i].name);
+
+        f = open_memstream(&list, &size);
+        if (!f)
+                return -ENOMEM;
+        for (const char *const *l = spec->layers; *l; l++)
+                fprintf(f, "%s\n", *l);
+        if (fclose(f) != 0)
+                return -ENOMEM;
+        /* Before the layers are mounted: from now on release_layers() leaves them alone. */
+        r = write_file_atomic(fd, "layers", list, size, 0600, (uid_t) -1, (gid_t) -1, 0);
+        if (r < 0)
+                return step_fail(message, r, "Cannot write %s/layers", dir);
+
+        proc = openat(fd, "proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        if (proc < 0)
+                return step_fail(message, -errno, "Cannot open %s/proc", dir);
+        r = proc_files_write(proc, spec->run, spec->cpus, spec->memory_max, spec->hostname);
+        return r < 0 ? step_fail(message, r, "Cannot write the run's own /proc files") : 0;
+}
+
+static int compose(const char *runtime_dir, LayerStore *store, const SandboxSpec *spec, char message[STEP_MESSAGE_MAX]) {
+        _cleanup_free_ char *root = run_path(runtime_dir, spec->run, "root"), *rw = run_path(runtime_dir, spec->run, "rw");
+        _cleanup_strv_free_ char **layers = NULL;
+        RootSpec rs = {
+                .root = root, .rw = rw, .uid = spec->uid, .size_max = spec->disk_max,
+                .inodes_max = spec->inodes_max ?: MIN(MAX(spec->disk_max / 4096, UINT64_C(1024)), UINT64_C(1) << 20),
+        };
+        int r;
+
+        if (!root || !rw)
+                return -ENOMEM;
+        for (const char *const *l = spec->layers; *l; l++) {
+                _cleanup_free_ char *point = NULL;
+
+                r = layer_mount_ensure(runtime_dir, store, *l, &point, message);
+                if (r >= 0)
+                        r = strv_extend(&layers, point);
+                if (r < 0)
+                        return r;
+        }
+        rs.layers = layers;
+        return root_compose(&rs, message);
+}
+
+int run_dir_prepare(const char *runtime_dir, LayerStore *store, const SandboxSpec *spec, int *ret_listener,
+                    char message[STEP_MESSAGE_MAX]) {
+        _cleanup_free_ char *dir = run_path(runtime_dir, spec->run, NULL), *netns = run_path(runtime_dir, spec->run, "netns");
+        _cleanup_close_ int listener = -EBADF;
+        int r;
+
+        if (!dir || !netns)
+                return -ENOMEM;
+        if (mkdir(dir, 0700) < 0)
+                return step_fail(message, -errno, "Cannot make %s", dir);
+        r = make_skeleton(dir, spec, message);
+        if (r >= 0)
+                r = compose(runtime_dir, store, spec, message);
+        if (r >= 0) {
+                r = netns_make(netns, SANDBOX_LISTENER_PORT, &listener);
+                if (r < 0)
+                        (void) step_fail(message, r, "Cannot make the network namespace");
+        }
+        if (r < 0) {
+                char ignored[STEP_MESSAGE_MAX];
+
+                (void) run_dir_cleanup(runtime_dir, spec->run, false, NULL, ignored);
+                return r;
+        }
+        *ret_listener = TAKE_FD(listener);
+        return 0;
+}
+
+static int remove_all_but(int at, const char *name, const char *keep) {
+        struct dirent *de;
+        int fd, r = 0;
+        DIR *d;
+
+        fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        if (fd < 0)
+                return -errno;
+        d = fdopendir(fd);
+        if (!d) {
+                r = -errno;
+                close(fd);
+                return r;
+        }
+        while (r >= 0 && (de = readdir(d)))
+                if (!streq(de->d_name, ".") && !streq(de->d_name, "..") && !streq(de->d_name, keep))
+                        r = rm_rf_at(dirfd(d), de->d_name);
+        closedir(d);
+        return r;
+}
+
+int run_dir_cleanup(const char *runtime_dir, const char *run, bool keep_upper, int *ret_upper_fd,
+                    char message[STEP_MESSAGE_MAX]) {
+        _cleanup_free_ char *root = run_path(runtime_dir, run, "root"), *rw = run_path(runtime_dir, run, "rw"),
+                *netns = run_path(runtime_dir, run, "netns"), *runs = strprintf("%s/runs", runtime_dir);
+        _cleanup_close_ int runs_fd = -EBADF, upper = -EBADF;
+        int r;
+
+        if (ret_upper_fd)
+                *ret_upper_fd = -EBADF;
+        if (!root || !rw || !netns || !runs)
+                return -ENOMEM;
+        r = mount_point_clear(root);
+        if (r >= 0)
+                r = mount_point_clear(netns);
+        if (r < 0)
+                return step_fail(message, r, "Cannot unmount the root or the namespace of run %s", run);
+        if (!keep_upper) {
+                if (ret_upper_fd && mount_point_is(rw) > 0)
+                        upper = open(rw, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+                r = mount_point_clear(rw);
+                if (r < 0)
+                        return step_fail(message, r, "Cannot unmount the writable part of run %s", run);
+        }
+        runs_fd = open(runs, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        if (runs_fd < 0)
+                return errno == ENOENT ? 0 : step_fail(message, -errno, "Cannot open %s", runs);
+        if (keep_upper && mount_point_is(rw) > 0) {
+                r = remove_all_but(runs_fd, run, "rw");
+                return r < 0 ? step_fail(message, r, "Cannot clear the directory of run %s", run) : 0;
+        }
+        r = rm_rf_at(runs_fd, run);
+        if (r < 0)
+                return step_fail(message, r, "Cannot remove the directory of run %s", run);
+        if (ret_upper_fd)
+                *ret_upper_fd = TAKE_FD(upper);
+        return 0;
+}
+
+int run_dir_list(const char *runtime_dir, size_t max, WorkerRun **ret, size_t *ret_n, char message[STEP_MESSAGE_MAX]) {
+        _cleanup_free_ char *runs = strprintf("%s/runs", runtime_dir);
+        _cleanup_free_ WorkerRun *l = NULL;
+        struct dirent *de;
+        size_t n = 0;
+        int r = 0;
+        DIR *d;
+
+        if (!runs)
+                return -ENOMEM;
+        d = opendir(runs);
+        if (!d && errno != ENOENT)
+                return step_fail(message, -errno, "Cannot read %s", runs);
+        while (d && n < max && (de = readdir(d))) {
+                _cleanup_free_ char *root = NULL, *rw = NULL;
+                WorkerRun *k;
+
+                if (!run_id_is_valid(de->d_name))
+                        continue;
+                root = run_path(runtime_dir, de->d_name, "root");
+                rw = run_path(runtime_dir, de->d_name, "rw");
+                k = reallocarray(l, n + 1, sizeof *l);
+                if (!k || !root || !rw) {
+                        l = k ?: l;
+                        r = -ENOMEM;
+                        break;
+                }
+                l = k;
+                l[n] = (WorkerRun) { .composed = mount_point_is(root) > 0, .upper = mount_point_is(rw) > 0 };
+                memcpy(l[n].id, de->d_name, RUN_ID_LEN + 1);
+                n++;
+        }
+        if (d)
+                closedir(d);
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(l);
+        *ret_n = n;
+        return 0;
+}
+
+int run_dir_release_layers(const char *runtime_dir, char message[STEP_MESSAGE_MAX]) {
+        _cleanup_strv_free_ char **in_use = NULL;
+        _cleanup_free_ WorkerRun *runs = NULL;
+        size_t n = 0;
+        int r;
+
+        r = run_dir_list(runtime_dir, SIZE_MAX, &runs, &n, message);
+        if (r < 0)
+                return r;
+        for (size_t i = 0; i < n; i++) {
+                _cleanup_free_ char *path = run_path(runtime_dir, runs[i].id, "layers"), *text = NULL;
+                char *save = NULL;
+
+                if (!path)
+                        return -ENOMEM;
+                r = read_full_file_at(AT_FDCWD, path, LAYERS_FILE_MAX, &text, NULL);
+                if (r == -ENOENT)
+                        continue;
+                if (r < 0)
+                        return step_fail(message, r, "Cannot read %s", path);
+                for (char *t = strtok_r(text, "\n", &save); t; t = strtok_r(NULL, "\n", &save)) {
+                        r = strv_contains(in_use, t) ? 0 : strv_extend(&in_use, t);
+                        if (r < 0)
+                                return r;
+                }
+        }
+        return layer_mount_release(runtime_dir, in_use, message);
+}

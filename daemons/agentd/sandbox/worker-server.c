@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * The worker's side. Single-threaded: a request of mounts and namespaces is a millisecond, so it is done on the spot;
+ * hashing a layer is done in a child whose exit status is the answer. It keeps no state: a successor can go on from what is
+ * on disk and in the mount table.
+ */
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/mount.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/wait.h>
+
+#include "basic/fs-util.h"
+#include "basic/string-util.h"
+#include "image/layer-store.h"
+#include "sandbox/run-dir.h"
+#include "sandbox/worker-protocol.h"
+#include "sandbox/worker-server.h"
+
+#define JOBS_MAX 32
+/* Freed at once below that, in a child above: some 50 ms for each 250 MB. */
+#define UPPER_INLINE_MAX (UINT64_C(8) << 20)
+
+typedef struct Job {
+        pid_t pid;
+        uint64_t id;
+        uint32_t verb;
+} Job;
+
+typedef struct Server {
+        int socket;
+        int lock_fd;
+        const char *runtime_dir;
+        LayerStore *store;
+        Job jobs[JOBS_MAX];
+        size_t n_jobs;
+        WorkerRequest request;
+} Server;
+
+static int send_reply(Server *s, const WorkerReply *reply, size_t size, int fd) {
+        union {
+                struct cmsghdr header;
+                uint8_t buf[CMSG_SPACE(sizeof(int))];
+        } control = {};
+        struct iovec iov = { .iov_base = (void *) reply, .iov_len = size };
+        struct msghdr mh = { .msg_iov = &iov, .msg_iovlen = 1 };
+
+        if (fd >= 0) {
+                struct cmsghdr *c;
+
+                mh.msg_control = &control;
+                mh.msg_controllen = sizeof control;
+                c = CMSG_FIRSTHDR(&mh);
+                c->cmsg_level = SOL_SOCKET;
+                c->cmsg_type = SCM_RIGHTS;
+                c->cmsg_len = CMSG_LEN(sizeof(int));
+                memcpy(CMSG_DATA(c), &fd, sizeof fd);
+        }
+        while (sendmsg(s->socket, &mh, MSG_NOSIGNAL) < 0)
+                if (errno != EINTR)
+                        return -errno;
+        return 0;
+}
+
+static int answer(Server *s, uint64_t id, int error, const char *message, int fd) {
+        WorkerReply reply = { .version = WORKER_VERSION, .error = error, .id = id };
+
+        if (error < 0)
+                snprintf(reply.message, sizeof reply.message, "%s", isempty(message) ? strerror(-error) : message);
+        return send_reply(s, &reply, sizeof reply, fd);
+}
+
+static bool is_string(const char *s, size_t size) {
+        return memchr(s, 0, size) != NULL;
+}
+
+static bool hostname_is_valid(const char *s) {
+        return s[strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-")] == 0;
+}
+
+static int do_prepare(Server *s, const WorkerRequest *q) {
+        const char *layers[SANDBOX_LAYERS_MAX + 1] = {};
+        char message[STEP_MESSAGE_MAX] = "";
+        SandboxSpec spec = {
+                .run = q->run, .layers = layers, .uid = q->uid, .cpus = q->cpus, .disk_max = q->disk_max,
+                .inodes_max = q->inodes_max, .memory_max = q->memory_max,
+                .hostname = q->hostname[0] ? q->hostname : NULL,
+        };
+        _cleanup_close_ int listener = -EBADF;
+        int r;
+
+        if (!run_id_is_valid(q->run) || q->uid < SANDBOX_UID_MIN || q->uid > SANDBOX_UID_MAX || q->cpus > 4096 ||
+            q->n_layers < 1 || q->n_layers > SANDBOX_LAYERS_MAX || q->disk_max < 4096 || !hostname_is_valid(q->hostname))
+                return answer(s, q->id, -EINVAL, "The request for a sandbox is not valid", -EBADF);
+        for (uint32_t i = 0; i < q->n_layers; i++) {
+                if (!is_string(q->layers[i], sizeof q->layers[i]) || !digest_is_valid(q->layers[i]))
+                        return answer(s, q->id, -EINVAL, "A layer's name is no digest", -EBADF);
+                layers[i] = q->layers[i];
+        }
+        r = run_dir_prepare(s->runtime_dir, s->store, &spec, &listener, message);
+        return answer(s, q->id, r, message, r < 0 ? -EBADF : listener);
+}
+
+/* Gives an unmounted tmpfs' memory back without letting the next request wait: whoever closes the last fd does the work. */
+static void release_upper(Server *s, int *fd) {
+        struct statfs sf;
+        int gate[2];
+        pid_t pid;
+        char c;
+
+        if (*fd < 0)
+                return;
+        if (fstatfs(*fd, &sf) >= 0 && (uint64_t) (sf.f_blocks - sf.f_bfree) * (uint64_t) sf.f_bsize > UPPER_INLINE_MAX &&
+            pipe2(gate, O_CLOEXEC) >= 0) {
+                pid = fork();
+                if (pid == 0) {
+                        /* The lock belongs to the open file, not to the process: a copy must not outlive the worker. */
+                        close(s->lock_fd);
+                        close(s->socket);
+                        close(gate[1]);
+                        (void) !read(gate[0], &c, 1); /* until the parent has let go of its copy */
+                        _exit(EXIT_SUCCESS);
+                }
+                *fd = safe_close(*fd);
+                close(gate[0]);
+                close(gate[1]);
+        }
+        *fd = safe_close(*fd);
+}
+
+static int do_cleanup(Server *s, const WorkerRequest *q) {
+        char message[STEP_MESSAGE_MAX] = "";
+        _cleanup_close_ int upper = -EBADF;
+        int r;
+
+        if (!run_id_is_valid(q->run))
+                return answer(s, q->id, -EINVAL, "The run's id is not valid", -EBADF);
+        r = run_dir_cleanup(s->runtime_dir, q->run, q->keep_upper, &upper, message);
+        release_upper(s, &upper);
+        return answer(s, q->id, r, message, -EBADF);
+}
+
+static int do_list(Server *s, const WorkerRequest *q) {
+        _cleanup_free_ WorkerRun *runs = NULL;
+        _cleanup_free_ WorkerReply *reply = NULL;
+        char message[STEP_MESSAGE_MAX] = "";
+        size_t n = 0, size;
+        int r;
+
+        r = run_dir_list(s->runtime_dir, WORKER_RUNS_MAX, &runs, &n, message);
+        if (r < 0)
+                return answer(s, q->id, r, message, -EBADF);
+        size = sizeof *reply + n * sizeof *runs;
+        reply = calloc(1, size);
+        if (!reply)
+                return answer(s, q->id, -ENOMEM, NULL, -EBADF);
+        *reply = (WorkerReply) { .version = WORKER_VERSION, .id = q->id, .n_runs = (uint32_t) n };
+        if (n > 0)
+                memcpy(reply->runs, runs, n * sizeof *runs);
+        return send_reply(s, reply, size, -EBADF);
+}
+
+static int do_release(Server *s, const WorkerRequest *q) {
+        char message[STEP_MESSAGE_MAX] = "";
+        int r;
+
+        r = run_dir_release_layers(s->runtime_dir, message);
+        return answer(s, q->id, r, message, -EBADF);
+}
+
+static int run_job(Server *s, const WorkerRequest *q) {
+        char digest[DIGEST_LEN + 1];
+
+        if (q->verb == WORKER_VERIFY_LAYER)
+                return layer_store_verify(s->store, q->layers[0]);
+        return layer_store_publish(s->store, q->path, q->layers[0], digest);
+}
+
+static int do_job(Server *s, const WorkerRequest *q) {
+        pid_t pid;
+
+        if (!is_string(q->layers[0], sizeof q->layers[0]) || !digest_is_valid(q->layers[0]))
+                return answer(s, q->id, -EINVAL, "The layer's name is no digest", -EBADF);
+        if (s->n_jobs >= JOBS_MAX)
+                return answer(s, q->id, -EAGAIN, "Too many layers are being checked; try again", -EBADF);
+        pid = fork();
+        if (pid < 0)
+                return answer(s, q->id, -errno, "Cannot start a child", -EBADF);
+        if (pid == 0) {
+                int r;
+
+                close(s->lock_fd);
+                close(s->socket);
+                r = run_job(s, q);
+                _exit(r < 0 ? MIN(-r, 254) : 0);
+        }
+        s->jobs[s->n_jobs++] = (Job) { .pid = pid, .id = q->id, .verb = q->verb };
+        return 0;
+}
+
+static int reap(Server *s) {
+        for (;;) {
+                siginfo_t si = {};
+                int error, r;
+                size_t i;
+
+                if (waitid(P_ALL, 0, &si, WEXITED | WNOHANG) < 0)
+                        return errno == ECHILD ? 0 : -errno;
+                if (si.si_pid == 0)
+                        return 0;
+                for (i = 0; i < s->n_jobs && s->jobs[i].pid != si.si_pid; i++)
+                        ;
+                if (i == s->n_jobs)
+                        continue;
+                error = si.si_code == CLD_EXITED ? -si.si_status : -EIO;
+                r = answer(s, s->jobs[i].id, error,
+                           error == -EBADMSG ? "The layer's bytes do not have the digest of its name" :
+                           error == -ENOENT ? "There is no such layer" :
+                           error == -ETXTBSY ? "The layer is still being written" :
+                           s->jobs[i].verb == WORKER_PUBLISH_LAYER && error != -EIO ? NULL : "The layer cannot be read",
+                           -EBADF);
+                s->jobs[i] = s->jobs[--s->n_jobs];
+                if (r < 0)
+                        return r;
+        }
+}
+
+static int dispatch(Server *s, const WorkerRequest *q) {
+        if (q->version != WORKER_VERSION)
+                return -EPROTO;
+        if (!is_string(q->run, sizeof q->run) || !is_string(q->hostname, sizeof q->hostname) ||
+            !is_string(q->path, sizeof q->path))
+                return -EPROTO;
+        switch (q->verb) {
+        case WORKER_PREPARE:
+                return do_prepare(s, q);
+        case WORKER_CLEANUP:
+                return do_cleanup(s, q);
+        case WORKER_LIST:
+                return do_list(s, q);
+        case WORKER_RELEASE_LAYERS:
+                return do_release(s, q);
+        case WORKER_PUBLISH_LAYER:
+        case WORKER_VERIFY_LAYER:
+                return do_job(s, q);
+        default:
+                return answer(s, q->id, -EOPNOTSUPP, "Unknown request", -EBADF);
+        }
+}
+
+static int loop(Server *s, int signal_fd) {
+        for (;;) {
+                struct pollfd p[] = {
+                        { .fd = s->socket, .events = POLLIN },
+                        { .fd = signal_fd, .events = POLLIN },
+                };
+                struct signalfd_siginfo ssi;
+                ssize_t n;
+                int r;
+
+                if (poll(p, ELEMENTSOF(p), -1) < 0) {
+                        if (errno == EINTR)
+                                continue;
+                        return -errno;
+                }
+                if (p[1].revents & POLLIN) {
+                        (void) !read(signal_fd, &ssi, sizeof ssi);
+                        r = reap(s);
+                        if (r < 0)
+                                return r;
+                }
+                if (!p[0].revents)
+                        continue;
+                n = recv(s->socket, &s->request, sizeof s->request, MSG_TRUNC);
+                if (n < 0) {
+                        if (errno == EINTR || errno == EAGAIN)
+                                continue;
+                        return -errno;
+                }
+                if (n == 0)
+                        return 0; /* agentd is gone; whoever comes next finds what is there */
+                if ((size_t) n != sizeof s->request)
+                        return -EPROTO;
+                r = dispatch(s, &s->request);
+                if (r == -EPIPE || r == -ECONNRESET)
+                        return 0;
+                if (r < 0)
+                        return r;
+        }
+}
+
+static int join_init(void) {
+        _cleanup_close_ int ns = open("/proc/1/ns/mnt", O_RDONLY | O_CLOEXEC);
+
+        if (ns < 0 || setns(ns, CLONE_NEWNS) < 0)
+                return -errno;
+        return 0;
+}
+
+static int take_lock(const char *runtime_dir) {
+        _cleanup_free_ char *path = strprintf("%s/worker.lock", runtime_dir);
+        _cleanup_close_ int fd = -EBADF;
+
+        if (!path)
+                return -ENOMEM;
+        fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (fd < 0)
+                return -errno;
+        while (flock(fd, LOCK_EX) < 0)
+                if (errno != EINTR)
+                        return -errno;
+        return TAKE_FD(fd);
+}
+
+/*
+ * systemd-nspawn masks boot_id with a mount of a file that it then deletes, and PID 1 cannot bind a run's own over such a one. Where
+ * it is so, a file that exists, with the same content, is laid over it.
+ */
+static int mend_boot_id(const char *runtime_dir) {
+        static const char boot_id[] = "/proc/sys/kernel/random/boot_id";
+        _cleanup_free_ char *mounts = NULL, *content = NULL, *path = NULL, *mine = NULL;
+        bool masked = false;
+        char *save = NULL;
+        size_t size;
+        int r;
+
+        r = read_full_file_at(AT_FDCWD, "/proc/self/mountinfo", 16U << 20, &mounts, NULL);
+        if (r < 0)
+                return r;
+        path = strprintf("%s/boot_id", runtime_dir);
+        mine = strprintf(" %s ", boot_id);
+        if (!path || !mine)
+                return -ENOMEM;
+        /* Later lines are on top of earlier ones. */
+        for (char *l = strtok_r(mounts, "\n", &save); l; l = strtok_r(NULL, "\n", &save)) {
+                char *at = strstr(l, mine);
+
+                if (at) {
+                        *at = 0;
+                        masked = endswith(l, "//deleted") != NULL;
+                }
+        }
+        if (!masked)
+                return 0;
+        r = read_full_file_at(AT_FDCWD, boot_id, 4096, &content, &size);
+        if (r >= 0)
+                r = write_file_atomic(AT_FDCWD, path, content, size, 0444, (uid_t) -1, (gid_t) -1, 0);
+        if (r < 0)
+                return r;
+        return mount(path, boot_id, NULL, MS_BIND, NULL) < 0 ? -errno : 0;
+}
+
+int worker_serve(int socket, const char *state_dir, const char *runtime_dir, bool stay) {
+        _cleanup_close_ int lock_fd = -EBADF, signal_fd = -EBADF;
+        _cleanup_(layer_store_freep) LayerStore *store = NULL;
+        char message[STEP_MESSAGE_MAX] = "";
+        Server *s;
+        sigset_t ss;
+        int r;
+
+        if (!stay) {
+                r = join_init();
+                if (r < 0)
+                        return r;
+        }
+        umask(0022);
+        sigemptyset(&ss);
+        sigaddset(&ss, SIGCHLD);
+        if (sigprocmask(SIG_BLOCK, &ss, NULL) < 0)
+                return -errno;
+        signal_fd = signalfd(-1, &ss, SFD_CLOEXEC | SFD_NONBLOCK);
+        if (signal_fd < 0)
+                return -errno;
+        r = run_dir_setup(runtime_dir, message);
+        if (r < 0)
+                return r;
+        lock_fd = take_lock(runtime_dir);
+        if (lock_fd < 0)
+                return lock_fd;
+        if (!stay) {
+                r = mend_boot_id(runtime_dir);
+                if (r < 0)
+                        return r;
+        }
+        r = layer_store_open(state_dir, &store);
+        if (r < 0)
+                return r;
+        s = calloc(1, sizeof *s);
+        if (!s)
+                return -ENOMEM;
+        *s = (Server) { .socket = socket, .lock_fd = lock_fd, .runtime_dir = runtime_dir, .store = store };
+        r = loop(s, signal_fd);
+        free(s);
+        return r;
+}
