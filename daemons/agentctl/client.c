@@ -100,15 +100,19 @@ bool client_error_is_transient(const sd_bus_error *error, int r) {
 
 int client_report(const sd_bus_error *error, int r, const char *file) {
         const char *message, *hint, *end;
+        size_t l;
 
         if (!sd_bus_error_is_set(error))
                 return fail_errno(r, "The call to agentd failed");
 
         message = isempty(error->message) ? error->name : error->message;
         hint = hint_find(error->name);
-        end = !hint || strchr(".!?", message[strlen(message) - 1]) ? "" : ".";
+        for (l = strlen(message); l > 0 && strchr(" \n", message[l - 1]);)
+                l--;
+        end = !hint || l == 0 || strchr(".!?", message[l - 1]) ? "" : ".";
 
-        fail("%s%s%s%s%s%s", strempty(file), file ? ": " : "", message, end, hint ? " " : "", strempty(hint));
+        fail("%s%s%.*s%s%s%s", strempty(file), file ? ": " : "", (int) l, message, end, hint ? " " : "",
+             strempty(hint));
         return r < 0 && r != USAGE_ERROR ? r : -EIO;
 }
 

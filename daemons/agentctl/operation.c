@@ -82,7 +82,8 @@ static int operation_refresh(void *userdata) {
                 if (client_error_is_transient(&error, r))
                         return -EAGAIN;
                 clear_line(o);
-                if (sd_bus_error_has_name(&error, SD_BUS_ERROR_UNKNOWN_OBJECT))
+                if (sd_bus_error_has_names(&error, SD_BUS_ERROR_UNKNOWN_OBJECT, SD_BUS_ERROR_UNKNOWN_INTERFACE,
+                                           SD_BUS_ERROR_UNKNOWN_METHOD))
                         return fail("The operation is gone: agentd was restarted meanwhile. Nothing half-made stays; "
                                     "start it again.");
                 return client_report(&error, r, NULL);
@@ -125,14 +126,10 @@ static int on_finished(sd_bus_message *m, void *userdata, sd_bus_error *error _u
         return 0;
 }
 
-static int on_changed(sd_bus_message *m, void *userdata, sd_bus_error *error _unused_) {
+static int on_changed(sd_bus_message *m _unused_, void *userdata, sd_bus_error *error _unused_) {
         Operation *o = userdata;
 
-        if (properties_read_changed(m, OPERATION_INTERFACE, operation_properties, o) <= 0)
-                return 0;
-        if (operation_is_over(o)) /* Detail may still be to come */
-                return 0;
-        show_progress(o);
+        waiter_poke(o->waiter);
         return 0;
 }
 

@@ -81,16 +81,3 @@ int properties_match(Client *c, sd_bus_slot **ret, const char *path, sd_bus_mess
                 return fail_errno(r, "Cannot subscribe to signals");
         return 0;
 }
-
-int properties_read_changed(sd_bus_message *m, const char *interface, const Property *map, void *userdata) {
-        const char *changed;
-        int r;
-
-        r = sd_bus_message_read_basic(m, 's', &changed);
-        if (r < 0)
-                return r;
-        if (!streq(changed, interface))
-                return 0;
-        r = properties_read(m, map, userdata);
-        return r < 0 ? r : 1;
-}

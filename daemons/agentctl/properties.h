@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* One map of D-Bus properties to fields of a structure, used for GetAll and for PropertiesChanged alike. */
+/* One map of D-Bus properties to fields of a structure. PropertiesChanged of agentd names what changed without telling
+ * values (not everybody on the bus may read them), so that a change means GetAll. */
 
 #include <systemd/sd-bus.h>
 
@@ -19,8 +20,6 @@ int properties_read(sd_bus_message *m, const Property *map, void *userdata);
 /* GetAll of an object of agentd. Not told on stderr. */
 int properties_get_all(Client *c, const char *path, const char *interface, const Property *map, void *userdata,
                        sd_bus_error *error);
-/* A match for PropertiesChanged of an object of agentd. */
+/* A match for PropertiesChanged of an object of agentd. Told on stderr. */
 int properties_match(Client *c, sd_bus_slot **ret, const char *path, sd_bus_message_handler_t callback,
                      void *userdata);
-/* The a{sv} of such a signal. */
-int properties_read_changed(sd_bus_message *m, const char *interface, const Property *map, void *userdata);

@@ -176,12 +176,24 @@ static int on_run_finished(sd_bus_message *m, void *userdata, sd_bus_error *erro
         return 0;
 }
 
-static int on_run_changed(sd_bus_message *m, void *userdata, sd_bus_error *error _unused_) {
+static int on_run_changed(sd_bus_message *m _unused_, void *userdata, sd_bus_error *error _unused_) {
         RunWait *w = userdata;
 
-        if (properties_read_changed(m, RUN_INTERFACE, run_properties, &w->info) > 0)
-                show_state(w);
+        waiter_poke(w->waiter);
         return 0;
+}
+
+static void show_success(const RunWait *w) {
+        _cleanup_(sd_bus_error_free) sd_bus_error error = SD_BUS_ERROR_NULL;
+        _cleanup_(run_info_done) RunInfo info = {};
+        char buf[FORMAT_MAX];
+
+        /* The signal that told the end carries no times */
+        if (run_info_read(w->client, w->id, &info, &error) >= 0 && info.started_usec > 0 && info.finished_usec > 0)
+                notice("Run %s: success after %s", w->id,
+                       format_span(run_duration(info.started_usec, info.finished_usec), buf));
+        else
+                notice("Run %s: success", w->id);
 }
 
 /* The end: output to stdout, how it ended to stderr, and the exit status. */
@@ -213,15 +225,8 @@ static int run_wait_tell(RunWait *w) {
         if (status != STATUS_SUCCESS)
                 (void) fail("Run %s ended as %s%s%s", w->id, w->info.result, isempty(w->info.message) ? "." : ": ",
                             strempty(w->info.message));
-        else if (client_shows_progress(c)) {
-                char buf[FORMAT_MAX];
-
-                if (w->info.started_usec > 0)
-                        notice("Run %s: success after %s", w->id,
-                               format_span(run_duration(w->info.started_usec, w->info.finished_usec), buf));
-                else
-                        notice("Run %s: success", w->id);
-        }
+        else if (client_shows_progress(c))
+                show_success(w);
         return (int) status;
 }
 

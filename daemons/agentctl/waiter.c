@@ -11,6 +11,7 @@
 /* When agentd has left the bus, or did not answer. Asking also has the bus start it again. */
 #define RETRY_USEC (1 * USEC_PER_SEC)
 #define AWAY_MAX_USEC (90 * USEC_PER_SEC)
+#define POKE_USEC (50 * USEC_PER_MSEC)
 
 struct Waiter {
         Client *client;
@@ -20,7 +21,7 @@ struct Waiter {
         sd_event_source *timer, *sigint, *sigterm;
         sd_bus_slot *owner_slot, *disconnected_slot;
         uint64_t away_since;
-        bool finished;
+        bool finished, poked;
         int result;
 };
 
@@ -43,7 +44,6 @@ static void waiter_stop(Waiter *w, int result) {
                 return;
         w->finished = true;
         w->result = result;
-        (void) sd_event_exit(w->event, 0);
 }
 
 void waiter_finish(Waiter *w) {
@@ -55,10 +55,17 @@ static void waiter_arm(Waiter *w, uint64_t usec) {
         (void) sd_event_source_set_enabled(w->timer, SD_EVENT_ONESHOT);
 }
 
+void waiter_poke(Waiter *w) {
+        if (!w->poked)
+                waiter_arm(w, POKE_USEC);
+        w->poked = true;
+}
+
 static int waiter_refresh(Waiter *w) {
         uint64_t now = 0;
         int r;
 
+        w->poked = false;
         if (w->finished)
                 return 0;
 
@@ -142,7 +149,7 @@ int waiter_new(Client *c, const WaiterOps *ops, void *userdata, Waiter **ret) {
         if (r >= 0)
                 r = sd_event_add_signal(w->event, &w->sigterm, SIGTERM, on_signal, w);
         if (r >= 0)
-                r = sd_event_add_time_relative(w->event, &w->timer, CLOCK_MONOTONIC, 0, 0, on_timer, w);
+                r = sd_event_add_time_relative(w->event, &w->timer, CLOCK_MONOTONIC, 0, USEC_PER_MSEC, on_timer, w);
         if (r >= 0)
                 r = sd_event_source_set_enabled(w->timer, SD_EVENT_OFF);
         if (r >= 0)
@@ -169,8 +176,9 @@ int waiter_run(Waiter *w) {
         int r;
 
         waiter_refresh(w);
-        if (!w->finished) {
-                r = sd_event_loop(w->event);
+        /* Not sd_event_loop() and sd_event_exit(): the latter closes the bus, which is needed for the result */
+        while (!w->finished) {
+                r = sd_event_run(w->event, UINT64_MAX);
                 if (r < 0)
                         return fail_errno(r, "The event loop failed");
         }

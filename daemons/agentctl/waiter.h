@@ -32,3 +32,5 @@ DEFINE_CLEANUP(Waiter *, waiter_free);
 /* 0: over. -EINTR: stopped by interrupted(). Else a fault that has been told. */
 int waiter_run(Waiter *w);
 void waiter_finish(Waiter *w);
+/* Something has changed: have the state read soon. Many of these in a row cost one look. */
+void waiter_poke(Waiter *w);
