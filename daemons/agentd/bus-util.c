@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#include <grp.h>
+#include <pwd.h>
+
+#include "basic/name-util.h"
+#include "basic/string-util.h"
+#include "bus-util.h"
+
+int user_name_from_uid(uid_t uid, char **ret) {
+        struct passwd pw, *p = NULL;
+        char buf[4096], *name;
+
+        if (getpwuid_r(uid, &pw, buf, sizeof buf, &p) == 0 && p && token_name_is_valid(p->pw_name))
+                name = strdup(p->pw_name);
+        else
+                name = strprintf("%u", (unsigned) uid);
+        if (!name)
+                return -ENOMEM;
+        *ret = name;
+        return 0;
+}
+
+int uid_from_user_name(const char *name, uid_t *ret) {
+        struct passwd pw, *p = NULL;
+        char buf[4096];
+        uint64_t n;
+
+        if (!token_name_is_valid(name))
+                return -ENOENT;
+        if (getpwnam_r(name, &pw, buf, sizeof buf, &p) == 0 && p) {
+                *ret = p->pw_uid;
+                return 0;
+        }
+        if (parse_uint64(name, &n) >= 0 && n < UINT32_MAX) {
+                *ret = (uid_t) n;
+                return 0;
+        }
+        return -ENOENT;
+}
+
+int bus_sender_user(sd_bus_message *m, uid_t *ret_uid, char **ret_name) {
+        uid_t uid;
+        int r;
+
+        r = bus_sender_euid(m, &uid);
+        if (r < 0)
+                return r;
+        r = user_name_from_uid(uid, ret_name);
+        if (r < 0)
+                return r;
+        *ret_uid = uid;
+        return 0;
+}
+
+int bus_resolve_owned(Manager *m, sd_bus_message *msg, const char *ref, const char *action, sd_bus_error *e,
+                      char **ret_user, uid_t *ret_uid, char **ret_name) {
+        _cleanup_free_ char *user = NULL, *name = NULL;
+        const char *slash = strchr(ref, '/');
+        uid_t uid;
+        int r;
+
+        name = strdup(slash ? slash + 1 : ref);
+        if (!name)
+                return -ENOMEM;
+        if (!object_name_is_valid(name))
+                return sd_bus_error_set(e, BUS_ERROR_INVALID_NAME,
+                                        "Not a valid name. Names are 1 to 63 of a-z 0-9 . _ - and begin with a letter or "
+                                        "digit; another user's are written USER/NAME.");
+        if (slash) {
+                user = strndup(ref, (size_t) (slash - ref));
+                if (!user)
+                        return -ENOMEM;
+                r = uid_from_user_name(user, &uid);
+                if (r < 0)
+                        uid = (uid_t) -1; /* to be told only to those who may ask about anybody */
+        } else {
+                r = bus_sender_user(msg, &uid, &user);
+                if (r < 0)
+                        return r;
+        }
+        {
+                const char *const details[] = { "user", user, "name", name, NULL };
+
+                r = bus_verify_async(m->polkit, msg, action, details, uid, e);
+                if (r <= 0)
+                        return r;
+        }
+        if (uid == (uid_t) -1)
+                return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_AGENT, "There is no user \"%s\".", user);
+        if (ret_user)
+                *ret_user = TAKE_PTR(user);
+        if (ret_uid)
+                *ret_uid = uid;
+        if (ret_name)
+                *ret_name = TAKE_PTR(name);
+        return 1;
+}
+
+int bus_resolve_run(Manager *m, sd_bus_message *msg, const char *id, const char *action, sd_bus_error *e,
+                    StoreRun **ret) {
+        _cleanup_(store_run_freep) StoreRun *row = NULL;
+        int r;
+
+        if (!run_id_is_valid(id))
+                return sd_bus_error_set(e, BUS_ERROR_NO_SUCH_RUN, "Not a run's id, which has 32 hexadecimal digits.");
+        r = store_run_get(m->store, id, &row);
+        if (r == -ENOENT)
+                return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_RUN, "There is no run %s.", id);
+        if (r < 0)
+                return bus_store_error(m, e, r);
+        {
+                const char *const details[] = { "user", row->user, "agent", row->agent, "run", row->id, NULL };
+
+                r = bus_verify_async(m->polkit, msg, action, details, row->uid, e);
+                if (r <= 0)
+                        return r;
+        }
+        *ret = TAKE_PTR(row);
+        return 1;
+}
+
+bool bus_may_read(sd_bus *bus, uid_t uid) {
+        sd_bus_message *m = sd_bus_get_current_message(bus);
+        uid_t sender;
+        uint8_t type;
+
+        /* Our own signals are put together outside of a call: they name properties, values are not in them. */
+        if (!m || sd_bus_message_get_type(m, &type) < 0 || type != SD_BUS_MESSAGE_METHOD_CALL ||
+            !sd_bus_message_get_sender(m))
+                return true;
+        if (bus_sender_euid(m, &sender) < 0)
+                return false;
+        return sender == 0 || sender == uid;
+}
+
+int bus_store_error(Manager *m, sd_bus_error *e, int r) {
+        switch (r) {
+        case -ENOSPC:
+                return sd_bus_error_set(e, SD_BUS_ERROR_NO_MEMORY,
+                                        "The disk of the store is full; nothing was changed. Make room and try again.");
+        case -EIO:
+        case -EUCLEAN:
+        case -EROFS:
+                log_error_errno(r, "Store: %s", store_error(m->store));
+                return sd_bus_error_setf(e, SD_BUS_ERROR_FAILED, "The store cannot be used: %s", store_error(m->store));
+        case -EAGAIN:
+                return sd_bus_error_set(e, SD_BUS_ERROR_TIMEOUT, "The store is locked by another process; try again.");
+        default:
+                return sd_bus_error_set_errno(e, r);
+        }
+}
+
+int agent_object_path(const char *user, const char *name, char **ret) {
+        return sd_bus_path_encode_many(ret, BUS_PATH "/agent/%/%", user, name);
+}
+
+int run_object_path(const char *id, char **ret) {
+        char *p = strprintf(BUS_PATH "/run/%s", id);
+
+        if (!p)
+                return -ENOMEM;
+        *ret = p;
+        return 0;
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/* What all bus faces of agentd share: who calls, which agent is meant, and may they. */
+
+#include "manager.h"
+
+/* Name of a user; the number as text where the system knows none. Never fails but for -ENOMEM. */
+int user_name_from_uid(uid_t uid, char **ret);
+/* -ENOENT where there is no such user. */
+int uid_from_user_name(const char *name, uid_t *ret);
+int bus_sender_user(sd_bus_message *m, uid_t *ret_uid, char **ret_name);
+
+/*
+ * "NAME" or "USER/NAME" → owner and name, after the sender's right to ACTION on it was verified; so nothing about other
+ * people's agents is told before that. >0 go on; 0 polkit is being asked, return 1; <0 refused.
+ */
+int bus_resolve_owned(Manager *m, sd_bus_message *msg, const char *ref, const char *action, sd_bus_error *e,
+                      char **ret_user, uid_t *ret_uid, char **ret_name);
+/* The same for a run by its id; looks it up. */
+int bus_resolve_run(Manager *m, sd_bus_message *msg, const char *id, const char *action, sd_bus_error *e, StoreRun **ret);
+
+/* Whether the sender of the message that is being worked on may read what UID owns. For property getters. */
+bool bus_may_read(sd_bus *bus, uid_t uid);
+
+/* Turns an errno of the store into a bus error with a sentence. */
+int bus_store_error(Manager *m, sd_bus_error *e, int r);
+
+int agent_object_path(const char *user, const char *name, char **ret);
+int run_object_path(const char *id, char **ret);
+
+/* Put the objects of one kind on the bus. */
+int run_export(Manager *m);
+int agent_export(Manager *m);
+int operation_export(Manager *m);
+int report_export(Manager *m);
+
+/* Methods that live beside the Manager's file. */
+int method_execute_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_get_run(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_list_runs(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_cancel_run(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_get_receipt(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_get_result(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_open_run_log(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_list_artifacts(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_open_artifact(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_create_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_update_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_remove_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_get_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_list_agents(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_list_generations(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_freeze_environment(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_import_image(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_build_image(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_list_images(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_remove_image(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_create_service(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_update_service(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_remove_service(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_get_service(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_list_services(sd_bus_message *msg, void *userdata, sd_bus_error *e);

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* systemd-creds as a child, the key over pipes; the plain text is never in a file, in argv or in the environment. */
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "basic/fs-util.h"
+#include "basic/log.h"
+#include "basic/string-util.h"
+#include "key-store.h"
+#include "manager.h"
+
+#define CREDSTORE "/etc/credstore.encrypted"
+#define CREDENTIAL_NAME "agentd.signing-key"
+#define PEM_MAX 16384U
+
+/* Runs ARGV with INPUT on stdin and gives what it wrote. INPUT must fit into a pipe, which keys do. */
+static int run_filter(char *const argv[], const void *input, size_t size, char **ret, size_t *ret_size) {
+        _cleanup_close_ int in_r = -EBADF, in_w = -EBADF, out_r = -EBADF, out_w = -EBADF;
+        posix_spawn_file_actions_t actions;
+        char *env[] = { (char *) "PATH=/usr/sbin:/usr/bin", NULL };
+        posix_spawnattr_t attr;
+        int p[2], status, r, k;
+        sigset_t none;
+        pid_t pid;
+
+        if (pipe2(p, O_CLOEXEC) < 0)
+                return -errno;
+        in_r = p[0];
+        in_w = p[1];
+        if (pipe2(p, O_CLOEXEC) < 0)
+                return -errno;
+        out_r = p[0];
+        out_w = p[1];
+        sigemptyset(&none);
+        posix_spawnattr_init(&attr);
+        posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK);
+        posix_spawnattr_setsigmask(&attr, &none);
+        posix_spawn_file_actions_init(&actions);
+        posix_spawn_file_actions_adddup2(&actions, in_r, STDIN_FILENO);
+        posix_spawn_file_actions_adddup2(&actions, out_w, STDOUT_FILENO);
+        r = -posix_spawnp(&pid, argv[0], &actions, &attr, argv, env);
+        posix_spawn_file_actions_destroy(&actions);
+        posix_spawnattr_destroy(&attr);
+        if (r < 0)
+                return r;
+        in_r = safe_close(in_r);
+        out_w = safe_close(out_w);
+        r = write_full(in_w, input, size);
+        in_w = safe_close(in_w);
+        k = read_full_fd(out_r, 1 << 20, ret, ret_size);
+        if (waitpid(pid, &status, 0) < 0)
+                return -errno;
+        if (r < 0)
+                return r;
+        if (k < 0)
+                return k;
+        return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -EIO;
+}
+
+static int make_key(SigningKey **ret) {
+        char *argv[] = { (char *) "systemd-creds", (char *) "encrypt", (char *) "--name=" CREDENTIAL_NAME, (char *) "-",
+                         (char *) "-", NULL };
+        _cleanup_(signing_key_freep) SigningKey *key = NULL;
+        _cleanup_free_ char *sealed = NULL;
+        const char *pem;
+        size_t size;
+        int r;
+
+        r = signing_key_generate(&key);
+        if (r < 0)
+                return r;
+        pem = signing_key_private_pem(key);
+        r = run_filter(argv, pem, strlen(pem), &sealed, &size);
+        if (r < 0)
+                return log_error_errno(r, "systemd-creds cannot encrypt the signing key: %m");
+        r = mkdir_parents(CREDSTORE, 0700);
+        if (r >= 0)
+                r = write_file_atomic(AT_FDCWD, CREDSTORE "/" CREDENTIAL_NAME, sealed, size, 0600, 0, 0,
+                                      WRITE_FILE_SYNC | WRITE_FILE_NOREPLACE);
+        if (r < 0)
+                return log_error_errno(r, "The signing key cannot be written to " CREDSTORE ": %m");
+        log_info("Made a new key for run tokens: %s.", signing_key_kid(key));
+        *ret = TAKE_PTR(key);
+        return 0;
+}
+
+static int publish_key(const SigningKey *key) {
+        _cleanup_free_ char *path = strprintf(AGENTD_RUNTIME_DIR "/keys/%s.pem", signing_key_kid(key));
+        const char *pem = signing_key_public_pem(key);
+        int r;
+
+        if (!path)
+                return -ENOMEM;
+        r = mkdir_parents(AGENTD_RUNTIME_DIR "/keys", 0755);
+        if (r < 0)
+                return r;
+        return write_file_atomic(AT_FDCWD, path, pem, strlen(pem), 0644, 0, 0, 0);
+}
+
+int key_store_load(SigningKey **ret) {
+        char *argv[] = { (char *) "systemd-creds",   (char *) "decrypt", (char *) "--name=" CREDENTIAL_NAME,
+                         (char *) "-", (char *) "-", NULL };
+        _cleanup_(signing_key_freep) SigningKey *key = NULL;
+        _cleanup_free_ char *sealed = NULL;
+        char *pem = NULL;
+        size_t size, pem_size = 0;
+        int r;
+
+        r = read_full_file_at(AT_FDCWD, CREDSTORE "/" CREDENTIAL_NAME, 1 << 20, &sealed, &size);
+        if (r == -ENOENT)
+                r = make_key(&key);
+        else if (r >= 0) {
+                r = run_filter(argv, sealed, size, &pem, &pem_size);
+                if (r >= 0)
+                        r = signing_key_from_pem(pem, pem_size, &key);
+                if (pem)
+                        explicit_bzero(pem, pem_size);
+                free(pem);
+        }
+        if (r >= 0)
+                r = publish_key(key);
+        if (r < 0)
+                return log_error_errno(r, "The key for run tokens (" CREDSTORE "/" CREDENTIAL_NAME ") cannot be used: %m");
+        *ret = TAKE_PTR(key);
+        return 0;
+}

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Operations on the bus, and the Manager's methods that start them. */
+#include "basic/string-util.h"
+#include "bus-util.h"
+#include "operation.h"
+#include "run.h"
+
+#define PACKAGES_MAX 1000U
+
+static int operation_find(sd_bus *bus, const char *path, const char *interface, void *userdata, void **found,
+                          sd_bus_error *e) {
+        Manager *m = userdata;
+        const char *id = startswith(path, BUS_PATH "/operation/");
+        Operation *o = id ? strmap_get(m->operations, id) : NULL;
+
+        if (!o || !bus_may_read(bus, o->uid))
+                return 0;
+        *found = o;
+        return 1;
+}
+
+static int operation_enumerate(sd_bus *bus, const char *prefix, void *userdata, char ***nodes, sd_bus_error *e) {
+        _cleanup_strv_free_ char **l = calloc(1, sizeof(char *));
+        Manager *m = userdata;
+        Operation *o;
+        int r;
+
+        if (!l)
+                return -ENOMEM;
+        for (size_t i = 0; (o = strmap_next(m->operations, &i));) {
+                r = strv_extend(&l, o->path);
+                if (r < 0)
+                        return r;
+        }
+        *nodes = TAKE_PTR(l);
+        return 1;
+}
+
+static int property_id(sd_bus *bus, const char *path, const char *interface, const char *property, sd_bus_message *reply,
+                       void *userdata, sd_bus_error *e) {
+        return sd_bus_message_append(reply, "s", ((Operation *) userdata)->id);
+}
+
+static int property_kind(sd_bus *bus, const char *path, const char *interface, const char *property,
+                         sd_bus_message *reply, void *userdata, sd_bus_error *e) {
+        return sd_bus_message_append(reply, "s", operation_kind_to_string(((Operation *) userdata)->kind));
+}
+
+static int property_state(sd_bus *bus, const char *path, const char *interface, const char *property,
+                          sd_bus_message *reply, void *userdata, sd_bus_error *e) {
+        return sd_bus_message_append(reply, "s", operation_state_to_string(((Operation *) userdata)->state));
+}
+
+static int method_cancel(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
+        Operation *o = userdata;
+        int r;
+
+        r = bus_verify_async(o->manager->polkit, msg, POLKIT_ACTION_MANAGE, NULL, o->uid, e);
+        if (r <= 0)
+                return r < 0 ? r : 1;
+        operation_cancel(o);
+        return sd_bus_reply_method_return(msg, NULL);
+}
+
+const sd_bus_vtable operation_vtable[] = {
+        SD_BUS_VTABLE_START(0),
+        SD_BUS_METHOD("Cancel", NULL, NULL, method_cancel, SD_BUS_VTABLE_UNPRIVILEGED),
+        SD_BUS_PROPERTY("Id", "s", property_id, 0, SD_BUS_VTABLE_PROPERTY_CONST),
+        SD_BUS_PROPERTY("Kind", "s", property_kind, 0, SD_BUS_VTABLE_PROPERTY_CONST),
+        SD_BUS_PROPERTY("Subject", "s", NULL, offsetof(Operation, subject), SD_BUS_VTABLE_PROPERTY_CONST),
+        SD_BUS_PROPERTY("State", "s", property_state, 0, SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
+        SD_BUS_PROPERTY("Step", "s", NULL, offsetof(Operation, step), SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
+        SD_BUS_PROPERTY("Progress", "t", NULL, offsetof(Operation, progress), SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
+        SD_BUS_PROPERTY("Detail", "s", NULL, offsetof(Operation, detail), SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
+        SD_BUS_VTABLE_END
+};
+
+int operation_export(Manager *m) {
+        int r;
+
+        r = sd_bus_add_fallback_vtable(m->bus, NULL, BUS_PATH "/operation", BUS_INTERFACE_OPERATION, operation_vtable,
+                                       operation_find, m);
+        if (r < 0)
+                return r;
+        return sd_bus_add_node_enumerator(m->bus, NULL, BUS_PATH "/operation", operation_enumerate, m);
+}
+
+void operation_signal_changed(Operation *o) {
+        sd_bus_emit_properties_changed(o->manager->bus, o->path, BUS_INTERFACE_OPERATION, "State", "Step", "Progress",
+                                       "Detail", NULL);
+}
+
+void operation_signal_finished(Operation *o) {
+        operation_signal_changed(o);
+        sd_bus_emit_signal(o->manager->bus, BUS_PATH, BUS_INTERFACE_MANAGER, "OperationFinished", "soss", o->id, o->path,
+                           operation_state_to_string(o->state), strempty(o->detail));
+}
+
+static int start_and_reply(Manager *m, sd_bus_message *msg, const OperationRequest *request, sd_bus_error *e) {
+        Operation *o;
+        int r;
+
+        r = operation_start(m, request, &o);
+        if (r == -EUSERS)
+                return sd_bus_error_set(e, BUS_ERROR_TOO_MANY_OPERATIONS,
+                                        "Too many operations are under way. Wait for one to end.");
+        if (r == -EALREADY)
+                return sd_bus_error_setf(e, BUS_ERROR_TOO_MANY_OPERATIONS,
+                                         "An operation on \"%s\" is under way already. Wait for its end.", request->subject);
+        if (r < 0)
+                return bus_store_error(m, e, r);
+        return sd_bus_reply_method_return(msg, "o", o->path);
+}
+
+/* Name of a new image of the sender's own. >0 go on. */
+static int check_new_image(Manager *m, sd_bus_message *msg, const char *name, uid_t *ret_uid, char **ret_user,
+                           sd_bus_error *e) {
+        _cleanup_(store_image_freep) StoreImage *image = NULL;
+        _cleanup_free_ char *user = NULL;
+        uid_t uid;
+        int r;
+
+        r = bus_sender_user(msg, &uid, &user);
+        if (r < 0)
+                return r;
+        r = bus_verify_async(m->polkit, msg, POLKIT_ACTION_MANAGE, NULL, uid, e);
+        if (r <= 0)
+                return r;
+        if (!object_name_is_valid(name))
+                return sd_bus_error_set(e, BUS_ERROR_INVALID_NAME,
+                                        "Not a valid name. Names are 1 to 63 of a-z 0-9 . _ - and begin with a letter or "
+                                        "digit.");
+        r = store_image_find(m->store, user, name, &image);
+        if (r >= 0 && streq(image->user, user))
+                return sd_bus_error_setf(e, BUS_ERROR_IMAGE_EXISTS,
+                                         "%s has an image \"%s\" already. Choose another name, or remove it first.", user,
+                                         name);
+        if (r < 0 && r != -ENOENT)
+                return bus_store_error(m, e, r);
+        *ret_uid = uid;
+        *ret_user = TAKE_PTR(user);
+        return 1;
+}
+
+int method_import_image(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
+        _cleanup_free_ char *user = NULL;
+        Manager *m = userdata;
+        const char *name;
+        uid_t uid;
+        int fd, r;
+
+        r = sd_bus_message_read(msg, "sh", &name, &fd);
+        if (r < 0)
+                return r;
+        r = check_new_image(m, msg, name, &uid, &user, e);
+        if (r <= 0)
+                return r < 0 ? r : 1;
+        r = sd_bus_message_skip(msg, "a{sv}");
+        if (r < 0)
+                return r;
+        return start_and_reply(m, msg,
+                               &(OperationRequest) { .kind = OPERATION_IMPORT_IMAGE,
+                                                     .subject = name,
+                                                     .user = user,
+                                                     .uid = uid,
+                                                     .input_fd = fd,
+                                                     .sandbox_uid = (uid_t) -1 },
+                               e);
+}
+
+/* As Debian's policy has it. In particular no leading "-", which would be an option. */
+static bool package_name_is_valid(const char *s) {
+        size_t n = strlen(s);
+
+        if (n < 2 || n > 100 || !((s[0] >= 'a' && s[0] <= 'z') || (s[0] >= '0' && s[0] <= '9')))
+                return false;
+        return strspn(s, "abcdefghijklmnopqrstuvwxyz0123456789+-.") == n;
+}
+
+int method_build_image(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
+        _cleanup_strv_free_ char **packages = NULL;
+        _cleanup_free_ char *user = NULL;
+        const char *name, *key, *mirror = NULL;
+        Manager *m = userdata;
+        uid_t uid;
+        int r;
+
+        r = sd_bus_message_read(msg, "s", &name);
+        if (r < 0)
+                return r;
+        r = check_new_image(m, msg, name, &uid, &user, e);
+        if (r <= 0)
+                return r < 0 ? r : 1;
+        r = sd_bus_message_enter_container(msg, 'a', "{sv}");
+        if (r < 0)
+                return r;
+        while ((r = sd_bus_message_enter_container(msg, 'e', "sv")) > 0) {
+                r = sd_bus_message_read(msg, "s", &key);
+                if (r < 0)
+                        return r;
+                if (streq(key, "packages")) {
+                        if (sd_bus_message_enter_container(msg, 'v', "as") < 0 ||
+                            sd_bus_message_read_strv(msg, &packages) < 0 || sd_bus_message_exit_container(msg) < 0)
+                                return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION,
+                                                        "Option packages must be an array of strings.");
+                } else if (streq(key, "mirror")) {
+                        if (sd_bus_message_read(msg, "v", "s", &mirror) < 0)
+                                return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION, "Option mirror must be a string.");
+                } else
+                        return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION,
+                                                 "There is no option \"%.64s\". Options are packages, mirror.", key);
+                r = sd_bus_message_exit_container(msg);
+                if (r < 0)
+                        return r;
+        }
+        if (r < 0)
+                return r;
+        if (strv_length(packages) > PACKAGES_MAX)
+                return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION, "At most %u packages can be named.", PACKAGES_MAX);
+        for (char **p = packages; p && *p; p++)
+                if (!package_name_is_valid(*p))
+                        return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION, "\"%.100s\" is no name of a package.", *p);
+        /* The mirror is reached from the host's network: only the administrator says which. */
+        if (mirror && uid != 0)
+                return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION,
+                                        "Only root can choose the mirror; others use ImageMirror= of agentd.conf.");
+        if (mirror && (string_has_cc(mirror) || strchr(mirror, ' ') ||
+                       !(startswith(mirror, "http://") || startswith(mirror, "https://") || startswith(mirror, "file:///"))))
+                return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION,
+                                        "Option mirror must be a URL of http, https or file.");
+        return start_and_reply(m, msg,
+                               &(OperationRequest) { .kind = OPERATION_BUILD_IMAGE,
+                                                     .subject = name,
+                                                     .user = user,
+                                                     .uid = uid,
+                                                     .input_fd = -EBADF,
+                                                     .packages = packages,
+                                                     .mirror = mirror ?: m->settings->image_mirror,
+                                                     .sandbox_uid = (uid_t) -1 },
+                               e);
+}
+
+static int append_image(const StoreImage *i, void *userdata) {
+        return sd_bus_message_append(userdata, "(sstt)", i->name, i->digest, i->size, i->created_usec);
+}
+
+int method_list_images(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *reply = NULL;
+        _cleanup_free_ char *user = NULL;
+        Manager *m = userdata;
+        uid_t uid;
+        int r;
+
+        r = bus_sender_user(msg, &uid, &user);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_new_method_return(msg, &reply);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_open_container(reply, 'a', "(sstt)");
+        if (r < 0)
+                return r;
+        r = store_image_list(m->store, uid == 0 ? NULL : user, append_image, reply);
+        if (r < 0)
+                return bus_store_error(m, e, r);
+        r = sd_bus_message_close_container(reply);
+        return r < 0 ? r : sd_bus_send(NULL, reply, NULL);
+}
+
+/* The layer stays: generations name it. Only the name goes. */
+int method_remove_image(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
+        _cleanup_free_ char *user = NULL, *name = NULL;
+        Manager *m = userdata;
+        const char *ref;
+        int r;
+
+        r = sd_bus_message_read(msg, "s", &ref);
+        if (r < 0)
+                return r;
+        r = bus_resolve_owned(m, msg, ref, POLKIT_ACTION_MANAGE, e, &user, NULL, &name);
+        if (r <= 0)
+                return r < 0 ? r : 1;
+        r = store_image_remove(m->store, user, name);
+        if (r == -ENOENT)
+                return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_IMAGE, "%s has no image \"%s\".", user, name);
+        return r < 0 ? bus_store_error(m, e, r) : sd_bus_reply_method_return(msg, NULL);
+}
+
+int method_freeze_environment(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
+        _cleanup_(store_run_freep) StoreRun *run = NULL;
+        _cleanup_free_ char *user = NULL, *name = NULL;
+        const char *ref, *key, *id = NULL, *note = NULL;
+        Manager *m = userdata;
+        uid_t uid;
+        int r;
+
+        r = sd_bus_message_read(msg, "s", &ref);
+        if (r < 0)
+                return r;
+        r = bus_resolve_owned(m, msg, ref, POLKIT_ACTION_MANAGE, e, &user, &uid, &name);
+        if (r <= 0)
+                return r < 0 ? r : 1;
+        r = sd_bus_message_enter_container(msg, 'a', "{sv}");
+        if (r < 0)
+                return r;
+        while ((r = sd_bus_message_enter_container(msg, 'e', "sv")) > 0) {
+                const char *value;
+
+                r = sd_bus_message_read(msg, "s", &key);
+                if (r < 0)
+                        return r;
+                if (sd_bus_message_read(msg, "v", "s", &value) < 0)
+                        return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION, "Option %.64s must be a string.", key);
+                if (streq(key, "from-run"))
+                        id = value;
+                else if (streq(key, "note"))
+                        note = value;
+                else
+                        return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION,
+                                                 "There is no option \"%.64s\". Options are from-run, note.", key);
+                r = sd_bus_message_exit_container(msg);
+                if (r < 0)
+                        return r;
+        }
+        if (r < 0)
+                return r;
+        if (note && (strlen(note) > 1024 || string_has_cc(note)))
+                return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION, "A note is one line of at most 1024 bytes.");
+        if (!id)
+                return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION, "Option from-run is missing.");
+        if (!run_id_is_valid(id) || store_run_get(m->store, id, &run) < 0 || !streq(run->user, user) ||
+            !streq(run->agent, name))
+                return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_RUN, "Agent \"%s\" has no such run.", name);
+        if (!run->keep || !kept_has(m, id))
+                return sd_bus_error_set(e, BUS_ERROR_NOT_FREEZABLE,
+                                        "The run's changes are not there: only a run that was started with \"keep\" and "
+                                        "ended with success can be frozen, once, within a day.");
+        return start_and_reply(m, msg,
+                               &(OperationRequest) { .kind = OPERATION_FREEZE,
+                                                     .subject = name,
+                                                     .user = user,
+                                                     .uid = uid,
+                                                     .input_fd = -EBADF,
+                                                     .note = note,
+                                                     .run = id,
+                                                     .sandbox_uid = run->sandbox_uid },
+                               e);
+}

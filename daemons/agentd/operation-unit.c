@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * The unit in which agent-image works. It is root, because layers hold files of any owner, but with only the
+ * capabilities that this takes, no network (except to build an image from a mirror), and nothing to write but its
+ * staging directory.
+ */
+#include <linux/capability.h>
+
+#include "basic/string-util.h"
+#include "operation.h"
+
+#define TRY(x)                                                                                                         \
+        do {                                                                                                           \
+                int _r_ = (x);                                                                                         \
+                if (_r_ < 0)                                                                                           \
+                        return _r_;                                                                                    \
+        } while (0)
+
+static int append_strv(sd_bus_message *m, const char *name, char *const *l) {
+        TRY(sd_bus_message_open_container(m, 'r', "sv"));
+        TRY(sd_bus_message_append(m, "s", name));
+        TRY(sd_bus_message_open_container(m, 'v', "as"));
+        TRY(sd_bus_message_append_strv(m, (char **) l));
+        TRY(sd_bus_message_close_container(m));
+        return sd_bus_message_close_container(m);
+}
+
+static int build_argv(const Operation *o, char ***ret) {
+        static const char *const verbs[] = {
+                [OPERATION_IMPORT_IMAGE] = "import",
+                [OPERATION_BUILD_IMAGE] = "build",
+                [OPERATION_FREEZE] = "freeze",
+        };
+        _cleanup_strv_free_ char **argv = NULL;
+        _cleanup_free_ char *s = NULL;
+        const Settings *settings = o->manager->settings;
+
+        TRY(strv_extend(&argv, LIBEXECDIR "/agent-image"));
+        TRY(strv_extend(&argv, verbs[o->kind]));
+        TRY(strv_extend(&argv, "--out"));
+        TRY(strv_extend(&argv, o->image));
+        TRY(strv_extend(&argv, "--staging"));
+        TRY(strv_extend(&argv, o->staging));
+        if (o->kind == OPERATION_FREEZE) {
+                s = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/rw/upper", o->run);
+                if (!s)
+                        return -ENOMEM;
+                TRY(strv_extend(&argv, "--upper"));
+                TRY(strv_extend(&argv, s));
+        } else {
+                _cleanup_free_ char *size = strprintf("%" PRIu64, settings->image_max_size),
+                                    *entries = strprintf("%" PRIu64, settings->image_max_entries);
+
+                if (!size || !entries)
+                        return -ENOMEM;
+                TRY(strv_extend(&argv, "--max-size"));
+                TRY(strv_extend(&argv, size));
+                TRY(strv_extend(&argv, "--max-entries"));
+                TRY(strv_extend(&argv, entries));
+        }
+        if (o->kind == OPERATION_BUILD_IMAGE) {
+                if (o->mirror) {
+                        TRY(strv_extend(&argv, "--mirror"));
+                        TRY(strv_extend(&argv, o->mirror));
+                }
+                if (o->packages && o->packages[0]) {
+                        TRY(strv_extend(&argv, "--packages"));
+                        for (char **p = o->packages; *p; p++)
+                                TRY(strv_extend(&argv, *p));
+                }
+        }
+        *ret = TAKE_PTR(argv);
+        return 0;
+}
+
+int operation_unit_properties(sd_bus_message *m, void *userdata) {
+        const Operation *o = userdata;
+        const bool build = o->kind == OPERATION_BUILD_IMAGE;
+        /* mmdebstrap makes a chroot and runs the packages' own scripts in it. */
+        const uint64_t caps = UINT64_C(1) << CAP_CHOWN | UINT64_C(1) << CAP_DAC_OVERRIDE |
+                              UINT64_C(1) << CAP_DAC_READ_SEARCH | UINT64_C(1) << CAP_FOWNER |
+                              UINT64_C(1) << CAP_FSETID | UINT64_C(1) << CAP_SETFCAP | UINT64_C(1) << CAP_MKNOD |
+                              UINT64_C(1) << CAP_SYS_ADMIN /* reading trusted.* attributes of an upper */;
+        const uint64_t build_caps = caps | UINT64_C(1) << CAP_SYS_CHROOT | UINT64_C(1) << CAP_SETUID |
+                                    UINT64_C(1) << CAP_SETGID | UINT64_C(1) << CAP_KILL |
+                                    UINT64_C(1) << CAP_SYS_PTRACE;
+        _cleanup_strv_free_ char **argv = NULL;
+        _cleanup_free_ char *description = NULL;
+
+        TRY(build_argv(o, &argv));
+        description = strprintf("agentd: %s of %s/%s", operation_kind_to_string(o->kind), o->user, o->subject);
+        if (!description)
+                return -ENOMEM;
+        TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)(sv)", "Description", "s", description, "Type", "s", "exec",
+                                  "RemainAfterExit", "b", 1, "CollectMode", "s", "inactive", "Slice", "s",
+                                  "agents.slice"));
+        TRY(sd_bus_message_open_container(m, 'r', "sv"));
+        TRY(sd_bus_message_append(m, "s", "ExecStartEx"));
+        TRY(sd_bus_message_open_container(m, 'v', "a(sasas)"));
+        TRY(sd_bus_message_open_container(m, 'a', "(sasas)"));
+        TRY(sd_bus_message_open_container(m, 'r', "sasas"));
+        TRY(sd_bus_message_append(m, "s", argv[0]));
+        TRY(sd_bus_message_append_strv(m, argv));
+        TRY(sd_bus_message_append(m, "as", 1, "no-env-expand"));
+        TRY(sd_bus_message_close_container(m));
+        TRY(sd_bus_message_close_container(m));
+        TRY(sd_bus_message_close_container(m));
+        TRY(sd_bus_message_close_container(m));
+
+        if (o->input_fd >= 0)
+                TRY(sd_bus_message_append(m, "(sv)", "StandardInputFileDescriptor", "h", o->input_fd));
+        TRY(sd_bus_message_append(m, "(sv)", "StandardOutputFileDescriptor", "h", o->output_fd));
+
+        TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)(sv)(sv)", "ProtectSystem", "s", "strict", "ProtectHome", "s", "yes",
+                                  "PrivateTmpEx", "s", "disconnected", "PrivateIPC", "b", 1, "NoNewPrivileges", "b",
+                                  (int) !build, "ProtectClock", "b", 1));
+        TRY(append_strv(m, "ReadWritePaths", (char *[]) { o->staging, NULL }));
+        TRY(append_strv(m, "InaccessiblePaths",
+                        (char *[]) { (char *) "-/run/dbus", (char *) "-/run/systemd/private", (char *) "-" AGENTD_RUNTIME_DIR "/live",
+                                     (char *) "-/run/agent-credential", (char *) "-/var/lib/agent-credential",
+                                     (char *) "-" AGENTD_STATE_DIR "/store.db", (char *) "-/etc/credstore.encrypted", NULL }));
+        TRY(sd_bus_message_append(m, "(sv)(sv)", "CapabilityBoundingSet", "t", build ? build_caps : caps,
+                                  "AmbientCapabilities", "t", UINT64_C(0)));
+        if (!build) {
+                TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)(sv)(sv)", "PrivateNetwork", "b", 1, "PrivateDevices", "b", 1,
+                                          "ProtectKernelTunables", "b", 1, "ProtectKernelModules", "b", 1,
+                                          "ProtectKernelLogs", "b", 1, "ProtectHostname", "b", 1));
+                TRY(sd_bus_message_append(m, "(sv)", "RestrictAddressFamilies", "(bas)", 1, 1, "AF_UNIX"));
+                TRY(sd_bus_message_append(m, "(sv)(sv)(sv)", "RestrictNamespaces", "t", UINT64_C(0), "LockPersonality", "b", 1,
+                                          "RestrictRealtime", "b", 1));
+                TRY(sd_bus_message_append(m, "(sv)", "SystemCallFilter", "(bas)", 1, 3, "@system-service", "@chown",
+                                          "mknodat"));
+                TRY(sd_bus_message_append(m, "(sv)(sv)", "SystemCallArchitectures", "as", 1, "native",
+                                          "SystemCallErrorNumber", "i", EPERM));
+        }
+        TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)(sv)", "MemoryMax", "t", UINT64_C(4) << 30, "MemorySwapMax", "t",
+                                  UINT64_C(0), "TasksMax", "t", UINT64_C(512), "RuntimeMaxUSec", "t",
+                                  o->manager->settings->image_timeout_usec, "TimeoutStopUSec", "t", 10 * USEC_PER_SEC));
+        return sd_bus_message_append(m, "(sv)(sv)", "OOMPolicy", "s", "kill", "LimitCORE", "t", UINT64_C(0));
+}

@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The life of an operation: staging → unit → publish → commit → told. See the header. */
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "basic/json-util.h"
+#include "basic/string-util.h"
+#include "operation.h"
+#include "run.h"
+
+#define OPERATION_LINE_MAX 65536U
+/* How long the object of a finished operation stays, for clients that ask late. */
+#define OPERATION_EXPIRY_USEC (600 * USEC_PER_SEC)
+
+static const char *const kind_table[_OPERATION_KIND_MAX] = {
+        [OPERATION_IMPORT_IMAGE] = "import-image",
+        [OPERATION_BUILD_IMAGE] = "build-image",
+        [OPERATION_FREEZE] = "freeze",
+};
+
+static const char *const state_table[_OPERATION_STATE_MAX] = {
+        [OPERATION_RUNNING] = "running",
+        [OPERATION_DONE] = "done",
+        [OPERATION_FAILED] = "failed",
+        [OPERATION_CANCELED] = "canceled",
+};
+
+const char *operation_kind_to_string(OperationKind k) {
+        return k >= 0 && k < _OPERATION_KIND_MAX ? kind_table[k] : NULL;
+}
+
+const char *operation_state_to_string(OperationState s) {
+        return s >= 0 && s < _OPERATION_STATE_MAX ? state_table[s] : NULL;
+}
+
+Operation *operation_free(Operation *o) {
+        if (!o)
+                return NULL;
+        if (o->path)
+                strmap_remove(o->manager->operations, o->id);
+        sd_event_source_disable_unref(o->pipe_source);
+        sd_event_source_disable_unref(o->expiry);
+        worker_slot_unref(o->worker_slot);
+        unit_free(o->unit);
+        safe_close(o->pipe_fd);
+        safe_close(o->input_fd);
+        if (o->staging)
+                layer_store_drop_staging(o->manager->layers, o->staging);
+        free(o->path);
+        free(o->subject);
+        free(o->user);
+        free(o->note);
+        free(o->run);
+        strv_free(o->packages);
+        free(o->mirror);
+        free(o->step);
+        free(o->detail);
+        free(o->staging);
+        free(o->image);
+        free(o->line);
+        free(o->digest);
+        free(o->error);
+        return mfree(o);
+}
+DEFINE_CLEANUP(Operation *, operation_free);
+
+static int on_expiry(sd_event_source *s, uint64_t usec, void *userdata) {
+        operation_free(userdata);
+        return 0;
+}
+
+static void operation_end(Operation *o, OperationState state, const char *detail) {
+        int r;
+
+        if (o->state != OPERATION_RUNNING)
+                return;
+        o->state = state;
+        free_and_strdup(&o->detail, detail);
+        free_and_strdup(&o->step, "");
+        o->pipe_source = sd_event_source_disable_unref(o->pipe_source);
+        o->unit = unit_free(o->unit);
+        if (o->staging) {
+                layer_store_drop_staging(o->manager->layers, o->staging);
+                o->staging = mfree(o->staging);
+        }
+        if (state == OPERATION_FAILED)
+                log_warning("Operation %s (%s %s) failed: %s", o->id, kind_table[o->kind], o->subject, detail);
+        operation_signal_finished(o);
+        r = sd_event_add_time_relative(o->manager->event, &o->expiry, CLOCK_MONOTONIC, OPERATION_EXPIRY_USEC,
+                                       60 * USEC_PER_SEC, on_expiry, o);
+        if (r < 0)
+                operation_free(o);
+}
+
+/* --- the commit: the only place where something is changed ------------------------------------------------------ */
+
+static int commit_image(Operation *o, char **ret_error) {
+        int r;
+
+        r = store_image_add(o->manager->store,
+                            &(StoreImage) { .user = o->user, .name = o->subject, .digest = o->digest, .size = o->size });
+        if (r == -EEXIST)
+                *ret_error = strprintf("an image \"%s\" was made meanwhile", o->subject);
+        return r;
+}
+
+static int commit_freeze(Operation *o, char **ret_error) {
+        _cleanup_(store_generation_freep) StoreGeneration *base = NULL;
+        _cleanup_(generation_freep) Generation *parent = NULL, *g = NULL;
+        _cleanup_(store_agent_freep) StoreAgent *agent = NULL;
+        _cleanup_(store_run_freep) StoreRun *run = NULL;
+        _cleanup_free_ char *manifest = NULL;
+        char digest[DIGEST_LEN + 1];
+        Manager *m = o->manager;
+        int r;
+
+        r = store_run_get(m->store, o->run, &run);
+        if (r >= 0)
+                r = store_agent_get(m->store, o->user, o->subject, &agent);
+        if (r >= 0 && !streq_ptr(agent->head, run->generation)) {
+                *ret_error = strdup("the environment was changed after the run began; run it again with --keep");
+                return -ESTALE;
+        }
+        if (r >= 0)
+                r = store_generation_get(m->store, o->user, o->subject, run->generation, &base);
+        if (r >= 0 && !base->manifest)
+                r = -ENODATA;
+        if (r >= 0)
+                r = generation_decode(base->manifest, strlen(base->manifest), &parent, NULL);
+        if (r >= 0)
+                r = generation_derive(parent, base->digest, o->digest, run->runner, &g);
+        if (r >= 0)
+                r = generation_encode(g, &manifest, digest);
+        if (r >= 0)
+                r = generation_save(m->layers, g, digest);
+        if (r >= 0)
+                r = store_head_swap(m->store, o->user, o->subject, agent->head_rev,
+                                    &(StoreGeneration) { .digest = digest,
+                                                         .parent = base->digest,
+                                                         .author = o->user,
+                                                         .note = o->note,
+                                                         .manifest = manifest },
+                                    NULL);
+        if (r < 0)
+                return r;
+        kept_drop(m, o->run);
+        return free_and_strdup(&o->digest, digest); /* what the caller wants to know is the generation */
+}
+
+static void on_published(int error, const char *message, void *userdata) {
+        Operation *o = userdata;
+        _cleanup_free_ char *reason = NULL, *text = NULL;
+        int r = error;
+
+        o->worker_slot = worker_slot_unref(o->worker_slot);
+        if (r < 0)
+                reason = strdup(message);
+        else
+                r = o->kind == OPERATION_FREEZE ? commit_freeze(o, &reason) : commit_image(o, &reason);
+        if (r < 0) {
+                text = strprintf("It cannot be stored: %s.", reason ?: strerror(-r));
+                operation_end(o, OPERATION_FAILED, strempty(text));
+                return;
+        }
+        operation_end(o, OPERATION_DONE, o->digest);
+}
+
+/* Unit and pipe are both over: what came out of it? */
+static void operation_judge(Operation *o) {
+        int r;
+
+        if (!o->unit_ended || !o->pipe_ended || o->state != OPERATION_RUNNING)
+                return;
+        if (o->canceled) {
+                operation_end(o, OPERATION_CANCELED, "Canceled.");
+                return;
+        }
+        if (!o->unit_ok || !o->digest) {
+                operation_end(o, OPERATION_FAILED, o->error ?: "It ended without a result.");
+                return;
+        }
+        free_and_strdup(&o->step, "publishing");
+        operation_signal_changed(o);
+        r = worker_publish_layer(o->manager->worker, o->image, o->digest, on_published, o, &o->worker_slot);
+        if (r < 0)
+                on_published(r, strerror(-r), o);
+}
+
+/* --- what the unit tells ---------------------------------------------------------------------------------------- */
+
+static void on_line(Operation *o, const char *line) {
+        _cleanup_json_ sd_json_variant *v = NULL;
+        sd_json_variant *n;
+        const char *s;
+
+        if (json_parse(line, strlen(line), &v, NULL) < 0)
+                return;
+        s = json_string(v, "error");
+        if (s) {
+                free_and_strdup(&o->error, json_string(v, "message") ?: s);
+                return;
+        }
+        s = json_string(v, "digest");
+        if (s && digest_is_valid(s)) {
+                free_and_strdup(&o->digest, s);
+                n = sd_json_variant_by_key(v, "size");
+                if (n && sd_json_variant_is_unsigned(n))
+                        o->size = sd_json_variant_unsigned(n);
+                return;
+        }
+        s = json_string(v, "step");
+        n = sd_json_variant_by_key(v, "progress");
+        if (s) {
+                bool changed = !streq_ptr(s, o->step) ||
+                               (n && sd_json_variant_is_unsigned(n) && sd_json_variant_unsigned(n) != o->progress);
+
+                free_and_strdup(&o->step, s);
+                if (n && sd_json_variant_is_unsigned(n))
+                        o->progress = sd_json_variant_unsigned(n);
+                if (changed)
+                        operation_signal_changed(o);
+        }
+}
+
+static int on_pipe(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
+        Operation *o = userdata;
+        char *nl;
+        ssize_t n;
+
+        if (!o->line) {
+                o->line = malloc(OPERATION_LINE_MAX + 1);
+                if (!o->line)
+                        return log_oom();
+        }
+        n = read(fd, o->line + o->line_size, OPERATION_LINE_MAX - o->line_size);
+        if (n < 0)
+                return errno == EAGAIN || errno == EINTR ? 0 : -errno;
+        if (n == 0) {
+                o->pipe_source = sd_event_source_disable_unref(o->pipe_source);
+                o->pipe_fd = safe_close(o->pipe_fd);
+                o->pipe_ended = true;
+                operation_judge(o);
+                return 0;
+        }
+        o->line_size += (size_t) n;
+        o->line[o->line_size] = 0;
+        while ((nl = memchr(o->line, '\n', o->line_size))) {
+                size_t used = (size_t) (nl - o->line) + 1;
+
+                *nl = 0;
+                on_line(o, o->line);
+                memmove(o->line, o->line + used, o->line_size - used);
+                o->line_size -= used;
+        }
+        if (o->line_size == OPERATION_LINE_MAX) /* not a line of ours */
+                o->line_size = 0;
+        return 0;
+}
+
+static void on_unit(Unit *u, UnitEvent event, const char *message, void *userdata) {
+        Operation *o = userdata;
+        const UnitResult *result = unit_result(u);
+
+        switch (event) {
+        case UNIT_RUNNING:
+                return;
+        case UNIT_ENDED:
+                o->unit_ok = streq(result->result, "success") && result->status == 0;
+                if (streq(result->result, "timeout") && !o->error)
+                        o->error = strdup("It took longer than is allowed (ImageTimeout=).");
+                if (streq(result->result, "oom-kill") && !o->error)
+                        o->error = strdup("It needed more memory than is allowed.");
+                break;
+        case UNIT_START_FAILED:
+        case UNIT_GONE:
+                if (!o->error)
+                        o->error = strprintf("Its unit could not be started: %s.", strempty(message));
+                o->pipe_ended = true;
+                break;
+        }
+        o->unit_ended = true;
+        operation_judge(o);
+}
+
+/* --- begin ------------------------------------------------------------------------------------------------------ */
+
+static int check_bounds(Manager *m, const OperationRequest *request) {
+        uint64_t all = 0, of_user = 0;
+        Operation *o;
+
+        for (size_t i = 0; (o = strmap_next(m->operations, &i));) {
+                if (o->state != OPERATION_RUNNING)
+                        continue;
+                all++;
+                if (streq(o->user, request->user)) {
+                        of_user++;
+                        if ((o->kind == OPERATION_FREEZE) == (request->kind == OPERATION_FREEZE) &&
+                            streq(o->subject, request->subject))
+                                return -EALREADY;
+                }
+        }
+        return all >= m->settings->max_operations || of_user >= m->settings->max_operations_per_user ? -EUSERS : 0;
+}
+
+int operation_start(Manager *m, const OperationRequest *request, Operation **ret) {
+        _cleanup_(operation_freep) Operation *o = NULL;
+        _cleanup_free_ char *unit = NULL;
+        _cleanup_close_ int write_end = -EBADF;
+        int p[2], r;
+
+        r = check_bounds(m, request);
+        if (r < 0)
+                return r;
+        o = calloc(1, sizeof *o);
+        if (!o)
+                return -ENOMEM;
+        *o = (Operation) {
+                .manager = m,
+                .kind = request->kind,
+                .uid = request->uid,
+                .sandbox_uid = request->sandbox_uid,
+                .input_fd = -EBADF,
+                .output_fd = -EBADF,
+                .pipe_fd = -EBADF,
+        };
+        if (free_and_strdup(&o->subject, request->subject) < 0 || free_and_strdup(&o->user, request->user) < 0 ||
+            free_and_strdup(&o->note, request->note) < 0 || free_and_strdup(&o->run, request->run) < 0 ||
+            free_and_strdup(&o->mirror, request->mirror) < 0 || free_and_strdup(&o->step, "starting") < 0 ||
+            free_and_strdup(&o->detail, "") < 0 || strv_copy(request->packages, &o->packages) < 0)
+                return -ENOMEM;
+        r = layer_store_new_staging(m->layers, &o->staging);
+        if (r < 0)
+                return r;
+        o->image = strprintf("%s/layer.erofs", o->staging);
+        if (!o->image)
+                return -ENOMEM;
+        if (request->input_fd >= 0) {
+                o->input_fd = fcntl(request->input_fd, F_DUPFD_CLOEXEC, 3);
+                if (o->input_fd < 0)
+                        return -errno;
+        }
+        if (pipe2(p, O_CLOEXEC | O_NONBLOCK) < 0)
+                return -errno;
+        o->pipe_fd = p[0];
+        write_end = p[1];
+        if (fcntl(write_end, F_SETFL, 0) < 0) /* the unit's end blocks, ours does not */
+                return -errno;
+        r = sd_event_add_io(m->event, &o->pipe_source, o->pipe_fd, EPOLLIN, on_pipe, o);
+        if (r < 0)
+                return r;
+
+        /* The time keeps names apart from those of an agentd before us, which may still be ending. */
+        snprintf(o->id, sizeof o->id, "%" PRIu64, ++m->last_operation);
+        o->path = strprintf(BUS_PATH "/operation/%s", o->id);
+        unit = strprintf("agent-op-%s-%" PRIx64 ".service", o->id, now_realtime());
+        if (!o->path || !unit)
+                return -ENOMEM;
+        r = strmap_put(m->operations, o->id, o);
+        if (r < 0) {
+                o->path = mfree(o->path);
+                return r;
+        }
+        o->output_fd = write_end; /* sd-bus duplicates what it puts into the message */
+        r = unit_start(m->systemd, unit, operation_unit_properties, on_unit, o, &o->unit);
+        o->output_fd = -EBADF;
+        if (r < 0)
+                return r;
+        o->input_fd = safe_close(o->input_fd);
+        *ret = TAKE_PTR(o);
+        return 0;
+}
+
+void operation_cancel(Operation *o) {
+        if (o->state != OPERATION_RUNNING || o->canceled || o->worker_slot)
+                return; /* over, or past the point of return */
+        o->canceled = true;
+        if (o->unit)
+                unit_stop(o->unit);
+}

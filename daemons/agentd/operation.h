@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * Long work on layers: importing or building an image, freezing a run's changes. The work itself is done by agent-image in
+ * a transient unit of its own, sandboxed because what it reads is not trusted. agentd reads its progress from a pipe,
+ * checks the digest of what it made, and only then changes anything (publish, then commit). When anything fails, or
+ * agentd dies, the staging directory is all that is left, and it is removed.
+ */
+
+#include "image/generation.h"
+#include "manager.h"
+
+typedef enum OperationKind {
+        OPERATION_IMPORT_IMAGE,
+        OPERATION_BUILD_IMAGE,
+        OPERATION_FREEZE,
+        _OPERATION_KIND_MAX,
+        _OPERATION_KIND_INVALID = -EINVAL,
+} OperationKind;
+
+typedef enum OperationState {
+        OPERATION_RUNNING,
+        OPERATION_DONE,
+        OPERATION_FAILED,
+        OPERATION_CANCELED,
+        _OPERATION_STATE_MAX,
+        _OPERATION_STATE_INVALID = -EINVAL,
+} OperationState;
+
+const char *operation_kind_to_string(OperationKind k);
+const char *operation_state_to_string(OperationState s);
+
+typedef struct Operation {
+        Manager *manager;
+        char id[24];
+        char *path; /* on the bus */
+        OperationKind kind;
+        OperationState state;
+        char *subject; /* image or agent */
+        char *user;
+        uid_t uid;
+        char *note, *run; /* freeze */
+        uid_t sandbox_uid;
+        char **packages; /* build */
+        char *mirror;
+
+        char *step, *detail;
+        uint64_t progress;
+
+        int input_fd;          /* import: what is read */
+        int output_fd;         /* while the unit is being started: where it tells its progress */
+        char *staging, *image; /* directory, and the file in it that is to be made */
+        Unit *unit;
+        int pipe_fd;
+        sd_event_source *pipe_source, *expiry;
+        char *line; /* what was read of a line so far */
+        size_t line_size;
+        bool canceled, unit_ended, unit_ok, pipe_ended;
+        char *digest, *error;
+        uint64_t size;
+        WorkerSlot *worker_slot;
+} Operation;
+
+typedef struct OperationRequest {
+        OperationKind kind;
+        const char *subject, *user;
+        uid_t uid;
+        int input_fd;          /* duplicated */
+        const char *note, *run;
+        uid_t sandbox_uid;
+        char *const *packages;
+        const char *mirror;
+} OperationRequest;
+
+/* -EUSERS: too many at once; -EALREADY: one on the same subject is under way. */
+int operation_start(Manager *m, const OperationRequest *request, Operation **ret);
+/* The end comes by OperationFinished. */
+void operation_cancel(Operation *o);
+Operation *operation_free(Operation *o);
+
+/* operation-unit.c */
+int operation_unit_properties(sd_bus_message *m, void *userdata);
+/* operation-bus.c */
+void operation_signal_changed(Operation *o);
+void operation_signal_finished(Operation *o);

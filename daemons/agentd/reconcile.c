@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * After a start: the store says what was live, PID 1 says what is, the worker and the bridge say what is left. No run
+ * dies by our absence, none is started twice, nothing without a run stays.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+
+#include "basic/fs-util.h"
+#include "basic/string-util.h"
+#include "run.h"
+
+static void on_cleaned(int error, const char *message, void *userdata) {
+        if (error < 0)
+                log_error_errno(error, "Leftovers of a run cannot be taken away: %s", message);
+}
+
+static void on_worker_list(int error, const char *message, const WorkerRun *runs, size_t n, void *userdata) {
+        Manager *m = userdata;
+
+        if (error < 0) {
+                log_error_errno(error, "The leftovers of earlier runs cannot be listed: %s", message);
+                n = 0;
+        }
+        for (size_t i = 0; i < n; i++) {
+                _cleanup_(store_run_freep) StoreRun *row = NULL;
+
+                if (strmap_get(m->runs, runs[i].id))
+                        continue;
+                /* The changes of a finished "keep" run are wanted until they are frozen or too old. */
+                if (runs[i].upper && !runs[i].composed && store_run_get(m->store, runs[i].id, &row) >= 0 && row->keep &&
+                    row->state == RUN_FINISHED && row->result == RUN_RESULT_SUCCESS &&
+                    kept_add(m, row->id, row->finished_usec) >= 0)
+                        continue;
+                if (worker_cleanup(m->worker, runs[i].id, false, on_cleaned, NULL, NULL) < 0)
+                        log_oom();
+        }
+        m->reconciled = true;
+        manager_dispatch_soon(m);
+}
+
+/* Live files of runs that are not live: their tokens would still be good. */
+static void remove_stale_live_files(Manager *m) {
+        DIR *d = opendir(LIVE_DIRECTORY);
+        struct dirent *de;
+
+        if (!d)
+                return;
+        while ((de = readdir(d))) {
+                char id[RUN_ID_LEN + 1];
+
+                snprintf(id, sizeof id, "%.*s", RUN_ID_LEN, de->d_name);
+                if (run_id_is_valid(id) && !strmap_get(m->runs, id))
+                        live_run_remove(LIVE_DIRECTORY, id);
+        }
+        closedir(d);
+}
+
+static int on_bridge_list(sd_bus_message *msg, void *userdata, sd_bus_error *error) {
+        Manager *m = userdata;
+        const char *id;
+
+        if (sd_bus_message_get_error(msg) || sd_bus_message_enter_container(msg, 'a', "s") < 0)
+                return 0; /* the bridge itself drops those whose live file is gone when it starts */
+        while (sd_bus_message_read(msg, "s", &id) > 0)
+                if (!strmap_get(m->runs, id))
+                        sd_bus_call_method_async(m->bus, NULL, "org.agentd1.Bridge", "/org/agentd1/Bridge",
+                                                 "org.agentd1.Bridge", "UnregisterRun", NULL, NULL, "s", id);
+        return 0;
+}
+
+static int collect_row(const StoreRun *row, void *userdata) {
+        return strv_extend(userdata, row->id);
+}
+
+static void reconcile_row(Manager *m, StoreRun *row) {
+        bool same_boot = streq_ptr(row->boot_id, m->boot_id);
+        int r = 0;
+
+        if (row->state == RUN_QUEUED) {
+                if (row->cancel_requested) { /* noted, but not carried out */
+                        RunEnd end = RUN_END_NULL;
+
+                        end.result = RUN_RESULT_CANCELED;
+                        end.message = strdup("Canceled while it was queued.");
+                        r = run_finish_row(m, row, &end);
+                        run_end_done(&end);
+                        if (r < 0)
+                                log_error_errno(r, "Run %s: cannot be ended: %m", row->id);
+                }
+                store_run_free(row);
+                return;
+        }
+        if (!row->unit || (row->state == RUN_PREPARING && !same_boot)) {
+                /* Its unit was never asked for, or PID 1 forgot about it before it ran: a new attempt. */
+                r = store_run_requeue(m->store, row->id, row->fence, "agentd was restarted before the run began.", 0);
+                if (r < 0)
+                        log_error_errno(r, "Run %s: cannot be queued again: %m", row->id);
+                store_run_free(row);
+                return;
+        }
+        if (!same_boot) {
+                RunEnd end = RUN_END_NULL;
+
+                end.result = RUN_RESULT_LOST;
+                end.message = strdup("The host was restarted while the run was live.");
+                r = run_finish_row(m, row, &end);
+                run_end_done(&end);
+                if (r < 0)
+                        log_error_errno(r, "Run %s: cannot be ended: %m", row->id);
+                store_run_free(row);
+                return;
+        }
+        run_resume(m, row);
+}
+
+static void stop_strange_units(Manager *m) {
+        static const char *const patterns[] = { "agent-run-*.service", "agent-op-*.service" };
+
+        for (size_t i = 0; i < ELEMENTSOF(patterns); i++) {
+                _cleanup_strv_free_ char **names = NULL;
+                int r;
+
+                r = systemd_client_list(m->systemd, patterns[i], &names);
+                if (r < 0) {
+                        log_warning_errno(r, "Units %s cannot be listed: %m", patterns[i]);
+                        continue;
+                }
+                for (char **n = names; *n; n++) {
+                        char id[RUN_ID_LEN + 1];
+                        const char *p = startswith(*n, "agent-run-");
+                        Run *run;
+
+                        snprintf(id, sizeof id, "%.*s", RUN_ID_LEN, strempty(p));
+                        run = p ? strmap_get(m->runs, id) : NULL;
+                        if (run && streq_ptr(run->unit_name, *n))
+                                continue;
+                        log_warning("Unit %s belongs to nothing that is known here and is stopped.", *n);
+                        systemd_client_stop(m->systemd, *n);
+                }
+        }
+}
+
+int manager_reconcile(Manager *m) {
+        _cleanup_strv_free_ char **ids = NULL;
+        int r;
+
+        ids = calloc(1, sizeof(char *));
+        if (!ids)
+                return -ENOMEM;
+        r = store_runs_unfinished(m->store, collect_row, &ids);
+        if (r < 0)
+                return log_error_errno(r, "Unfinished runs cannot be read: %s", store_error(m->store));
+        for (char **id = ids; *id; id++) {
+                StoreRun *row;
+
+                r = store_run_get(m->store, *id, &row);
+                if (r < 0)
+                        log_error_errno(r, "Run %s: cannot be read: %m", *id);
+                else
+                        reconcile_row(m, row);
+        }
+        remove_stale_live_files(m);
+        stop_strange_units(m);
+        r = layer_store_clean_staging(m->layers, NULL);
+        if (r < 0)
+                log_warning_errno(r, "Half-made layers cannot be removed: %m");
+        sd_bus_call_method_async(m->bus, NULL, "org.agentd1.Bridge", "/org/agentd1/Bridge", "org.agentd1.Bridge",
+                                 "ListRegistered", on_bridge_list, m, NULL);
+        /* Claiming begins when the leftovers are known (on_worker_list). */
+        return worker_list(m->worker, on_worker_list, m, NULL);
+}

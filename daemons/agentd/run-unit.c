@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * The properties of a run's transient unit: the sandbox. Each line is a promise of SECURITY.md, and tests/system
+ * tries the act that it forbids. What is no secret and what costs too much to hide is said there too.
+ *
+ * Two of them are for agentd rather than for the sandbox: Type=exec makes the start job wait until the program was
+ * executed, so that a sandbox that cannot be set up is told apart from a program that fails; RemainAfterExit=yes keeps
+ * the end of a run known to PID 1 while no agentd is there to see it (see systemd-client.c).
+ */
+#include <sched.h>
+#include <sys/random.h>
+
+#include "basic/string-util.h"
+#include "run.h"
+#include "sandbox/proc-files.h"
+
+#define RUNNER_INSIDE "/opt/agentd/runner"
+#define AGENT_HOME "/home/agent"
+
+#define TRY(x)                                                                                                         \
+        do {                                                                                                           \
+                int _r_ = (x);                                                                                         \
+                if (_r_ < 0)                                                                                           \
+                        return _r_;                                                                                    \
+        } while (0)
+
+static int append_bool(sd_bus_message *m, const char *name, bool b) {
+        return sd_bus_message_append(m, "(sv)", name, "b", (int) b);
+}
+
+static int append_string(sd_bus_message *m, const char *name, const char *s) {
+        return sd_bus_message_append(m, "(sv)", name, "s", s);
+}
+
+static int append_uint64(sd_bus_message *m, const char *name, uint64_t t) {
+        return sd_bus_message_append(m, "(sv)", name, "t", t);
+}
+
+static int append_strv(sd_bus_message *m, const char *name, char *const *l) {
+        TRY(sd_bus_message_open_container(m, 'r', "sv"));
+        TRY(sd_bus_message_append(m, "s", name));
+        TRY(sd_bus_message_open_container(m, 'v', "as"));
+        TRY(sd_bus_message_append_strv(m, (char **) l));
+        TRY(sd_bus_message_close_container(m));
+        return sd_bus_message_close_container(m);
+}
+
+/* ExecStartEx with no-env-expand: "$X" in an argument is the agent's, not for PID 1 to replace. */
+static int append_exec(sd_bus_message *m, char *const *argv) {
+        TRY(sd_bus_message_open_container(m, 'r', "sv"));
+        TRY(sd_bus_message_append(m, "s", "ExecStartEx"));
+        TRY(sd_bus_message_open_container(m, 'v', "a(sasas)"));
+        TRY(sd_bus_message_open_container(m, 'a', "(sasas)"));
+        TRY(sd_bus_message_open_container(m, 'r', "sasas"));
+        TRY(sd_bus_message_append(m, "s", argv[0]));
+        TRY(sd_bus_message_append_strv(m, (char **) argv));
+        TRY(sd_bus_message_append(m, "as", 1, "no-env-expand"));
+        TRY(sd_bus_message_close_container(m));
+        TRY(sd_bus_message_close_container(m));
+        TRY(sd_bus_message_close_container(m));
+        return sd_bus_message_close_container(m);
+}
+
+static int append_command(sd_bus_message *m, const Run *run) {
+        const Runner *runner = run->manager->runner;
+        _cleanup_free_ char *node = NULL, *main = NULL;
+
+        if (run->definition->kind == AGENT_EXEC)
+                return append_exec(m, run->definition->command);
+        node = runner->node ? strprintf(RUNNER_INSIDE "/%s", runner->node) : strdup("/usr/bin/node");
+        main = strprintf(RUNNER_INSIDE "/%s", runner->main);
+        if (!node || !main)
+                return -ENOMEM;
+        return append_exec(m, (char *const[]) { node, main, NULL });
+}
+
+static int append_environment(sd_bus_message *m, const Run *run) {
+        _cleanup_strv_free_ char **env = NULL;
+        const char *const base[] = {
+                "AGENT_BRIDGE=http://127.0.0.1:8377",
+                "HOME=" AGENT_HOME,
+                "USER=agent",
+                "LOGNAME=agent",
+                "SHELL=/bin/sh",
+                "LANG=C.UTF-8",
+                "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        };
+        const char *const own[][2] = {
+                { "AGENT_RUN_ID=%s", run->row->id },
+                { "HOSTNAME=%s", run->definition->name },
+                { "AGENT_TOKEN_FILE=/run/credentials/%s/token", run->unit_name },
+                { "AGENT_INPUT_FILE=/run/credentials/%s/input", run->unit_name },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(base); i++)
+                TRY(strv_extend(&env, base[i]));
+        for (size_t i = 0; i < ELEMENTSOF(own); i++) {
+                const char *p = strstr(own[i][0], "%s");
+                _cleanup_free_ char *e = strprintf("%.*s%s%s", (int) (p - own[i][0]), own[i][0], own[i][1], p + 2);
+
+                if (!e)
+                        return -ENOMEM;
+                TRY(strv_extend(&env, e));
+        }
+        /* An agent of kind command gets its own variables from the runner. */
+        if (run->definition->kind == AGENT_EXEC)
+                for (char **e = run->definition->environment; e && *e; e++)
+                        TRY(strv_extend(&env, *e));
+        return append_strv(m, "Environment", env);
+}
+
+static int append_binds(sd_bus_message *m, const Run *run) {
+        _cleanup_free_ char *dir = strprintf(AGENTD_RUNTIME_DIR "/runs/%s", run->row->id);
+
+        if (!dir)
+                return -ENOMEM;
+        TRY(sd_bus_message_open_container(m, 'r', "sv"));
+        TRY(sd_bus_message_append(m, "s", "BindReadOnlyPaths"));
+        TRY(sd_bus_message_open_container(m, 'v', "a(ssbt)"));
+        TRY(sd_bus_message_open_container(m, 'a', "(ssbt)"));
+        if (run->definition->kind != AGENT_EXEC)
+                TRY(sd_bus_message_append(m, "(ssbt)", run->manager->runner->directory, RUNNER_INSIDE, 0, UINT64_C(0)));
+        for (const ProcFile *f = proc_files; f->name; f++) {
+                _cleanup_free_ char *source = strprintf("%s/proc/%s", dir, f->name);
+
+                if (!source)
+                        return -ENOMEM;
+                TRY(sd_bus_message_append(m, "(ssbt)", source, f->path, 0, UINT64_C(0)));
+        }
+        TRY(sd_bus_message_close_container(m));
+        TRY(sd_bus_message_close_container(m));
+        return sd_bus_message_close_container(m);
+}
+
+/* nproc and its like go by affinity: as many CPUs as the quota covers, taken at random, so that not all runs meet on the
+ * first ones. */
+static int append_affinity(sd_bus_message *m, unsigned n) {
+        cpu_set_t have, want;
+        unsigned count, skip;
+
+        CPU_ZERO(&want);
+        if (sched_getaffinity(0, sizeof have, &have) < 0)
+                return -errno;
+        count = (unsigned) CPU_COUNT(&have);
+        if (n >= count)
+                return 0;
+        if (getrandom(&skip, sizeof skip, 0) != sizeof skip)
+                return -EIO;
+        skip %= count;
+        for (unsigned i = 0, seen = 0, taken = 0; taken < n; i = (i + 1) % CPU_SETSIZE)
+                if (CPU_ISSET(i, &have) && seen++ >= skip && !CPU_ISSET(i, &want)) {
+                        CPU_SET(i, &want);
+                        taken++;
+                }
+        TRY(sd_bus_message_open_container(m, 'r', "sv"));
+        TRY(sd_bus_message_append(m, "s", "CPUAffinity"));
+        TRY(sd_bus_message_open_container(m, 'v', "ay"));
+        TRY(sd_bus_message_append_array(m, 'y', &want, CPU_ALLOC_SIZE(CPU_SETSIZE)));
+        TRY(sd_bus_message_close_container(m));
+        return sd_bus_message_close_container(m);
+}
+
+static int append_sandbox(sd_bus_message *m, const Run *run) {
+        _cleanup_free_ char *root = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/root", run->row->id),
+                            *netns = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/netns", run->row->id),
+                            *uid = strprintf("%u", (unsigned) run->uid);
+        static const char *const yes[] = {
+                "DynamicUser", "MountAPIVFS", "PrivateUsers", "PrivateDevices", "PrivateIPC", "PrivateNetwork",
+                "ProtectKernelTunables", "ProtectKernelModules", "ProtectKernelLogs", "ProtectClock", "ProtectHostname",
+                "NoNewPrivileges", "RestrictSUIDSGID", "LockPersonality", "RestrictRealtime",
+        };
+
+        if (!root || !netns || !uid)
+                return -ENOMEM;
+        for (size_t i = 0; i < ELEMENTSOF(yes); i++)
+                TRY(append_bool(m, yes[i], true));
+        /* DynamicUser= with a number: the unit gets exactly this uid, to which the root is id-mapped already. */
+        TRY(append_string(m, "User", uid));
+        TRY(append_string(m, "RootDirectory", root));
+        TRY(append_string(m, "WorkingDirectory", AGENT_HOME));
+        TRY(append_string(m, "ProtectSystem", "strict"));
+        TRY(append_strv(m, "ReadWritePaths", (char *[]) { (char *) "+" AGENT_HOME, NULL }));
+        TRY(append_string(m, "PrivateTmpEx", "disconnected"));
+        TRY(append_string(m, "PrivatePIDs", "yes"));
+        /* The path wins over PrivateNetwork=, which is there so that no failure can mean the host's network. */
+        TRY(append_string(m, "NetworkNamespacePath", netns));
+        TRY(append_string(m, "ProtectProc", "invisible"));
+        /* Not "yes": that would show the names of all other runs' units below /sys/fs/cgroup. */
+        TRY(append_string(m, "ProtectControlGroupsEx", "strict"));
+        TRY(append_uint64(m, "CapabilityBoundingSet", 0));
+        TRY(append_uint64(m, "AmbientCapabilities", 0));
+        TRY(append_uint64(m, "RestrictNamespaces", 0));
+        TRY(append_bool(m, "BindLogSockets", false));
+        TRY(sd_bus_message_append(m, "(sv)", "RestrictAddressFamilies", "(bas)", 1, 3, "AF_INET", "AF_INET6", "AF_UNIX"));
+        TRY(sd_bus_message_append(m, "(sv)", "SystemCallFilter", "(bas)", 1, 2, "@system-service", "@pkey"));
+        TRY(sd_bus_message_append(m, "(sv)", "SystemCallFilter", "(bas)", 0, 2, "@resources", "@privileged"));
+        TRY(sd_bus_message_append(m, "(sv)", "SystemCallArchitectures", "as", 1, "native"));
+        TRY(sd_bus_message_append(m, "(sv)", "SystemCallErrorNumber", "i", EPERM));
+        TRY(append_string(m, "KeyringMode", "private"));
+        TRY(sd_bus_message_append(m, "(sv)", "UMask", "u", (uint32_t) 0077));
+        TRY(append_string(m, "DevicePolicy", "closed"));
+        /* PrivateDevices= alone leaves the host's /dev/shm and /dev/hugepages in place. */
+        TRY(sd_bus_message_append(m, "(sv)", "TemporaryFileSystem", "a(ss)", 1, "/dev/shm",
+                                  "size=64M,mode=1777,nosuid,nodev"));
+        TRY(append_strv(m, "InaccessiblePaths", (char *[]) { (char *) "-+/dev/hugepages", NULL }));
+        return 0;
+}
+
+static int append_limits(sd_bus_message *m, const Run *run) {
+        const RunLimits *l = &run->definition->limits;
+
+        TRY(append_uint64(m, "MemoryMax", l->memory));
+        TRY(append_uint64(m, "MemorySwapMax", 0));
+        TRY(append_uint64(m, "TasksMax", l->tasks));
+        TRY(append_uint64(m, "CPUQuotaPerSecUSec", l->cpu));
+        TRY(append_affinity(m, (unsigned) ((l->cpu + 999999) / 1000000)));
+        TRY(append_uint64(m, "LimitNOFILE", l->files));
+        TRY(append_uint64(m, "LimitNOFILESoft", l->files));
+        TRY(append_uint64(m, "LimitCORE", 0));
+        TRY(append_uint64(m, "LimitCORESoft", 0));
+        TRY(append_uint64(m, "RuntimeMaxUSec", run->row->timeout_usec));
+        TRY(append_uint64(m, "TimeoutStopUSec", run->manager->settings->stop_timeout_usec));
+        TRY(append_uint64(m, "TimeoutStartUSec", 60 * USEC_PER_SEC));
+        TRY(append_string(m, "OOMPolicy", "kill"));
+        TRY(append_bool(m, "CPUAccounting", true));
+        TRY(append_bool(m, "MemoryAccounting", true));
+        TRY(append_bool(m, "IOAccounting", true));
+        TRY(append_bool(m, "TasksAccounting", true));
+        return append_string(m, "MemoryPressureWatch", "off");
+}
+
+static int append_log_fields(sd_bus_message *m, const Run *run) {
+        const char *const fields[][2] = {
+                { "AGENT_RUN=", run->row->id }, { "AGENT_NAME=", run->row->agent }, { "AGENT_USER=", run->row->user }
+        };
+
+        TRY(sd_bus_message_open_container(m, 'r', "sv"));
+        TRY(sd_bus_message_append(m, "s", "LogExtraFields"));
+        TRY(sd_bus_message_open_container(m, 'v', "aay"));
+        TRY(sd_bus_message_open_container(m, 'a', "ay"));
+        for (size_t i = 0; i < ELEMENTSOF(fields); i++) {
+                _cleanup_free_ char *f = strprintf("%s%s", fields[i][0], fields[i][1]);
+
+                if (!f)
+                        return -ENOMEM;
+                TRY(sd_bus_message_append_array(m, 'y', f, strlen(f)));
+        }
+        TRY(sd_bus_message_close_container(m));
+        TRY(sd_bus_message_close_container(m));
+        return sd_bus_message_close_container(m);
+}
+
+/* agents-<user>.slice; "-" nests slices, so the user's name is escaped as systemd-escape does. */
+static int slice_name(const char *user, char **ret) {
+        _cleanup_free_ char *path = NULL, *slice = NULL;
+        int r;
+
+        r = sd_bus_path_encode("/x", user, &path); /* "_2d" for "-" and so on: letters, digits, underscore only */
+        if (r < 0)
+                return r;
+        slice = strprintf("agents-%s.slice", path + 3);
+        if (!slice)
+                return -ENOMEM;
+        *ret = TAKE_PTR(slice);
+        return 0;
+}
+
+int run_unit_properties(sd_bus_message *m, void *userdata) {
+        const Run *run = userdata;
+        _cleanup_free_ char *slice = NULL, *description = NULL, *token = NULL, *input = NULL;
+
+        TRY(slice_name(run->row->user, &slice));
+        description = strprintf("Agent %s/%s, run %s", run->row->user, run->row->agent, run->row->id);
+        token = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/token", run->row->id);
+        input = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/input", run->row->id);
+        if (!description || !token || !input)
+                return -ENOMEM;
+
+        TRY(append_string(m, "Description", description));
+        TRY(append_string(m, "Type", "exec"));
+        TRY(append_bool(m, "RemainAfterExit", true));
+        TRY(append_string(m, "CollectMode", "inactive"));
+        TRY(append_string(m, "Slice", slice));
+        TRY(append_command(m, run));
+        TRY(append_environment(m, run));
+        TRY(append_bool(m, "SetLoginEnvironment", false));
+        /* From files that only root can read: what is given by SetCredential= or Environment= anybody could read back. */
+        TRY(sd_bus_message_append(m, "(sv)", "LoadCredential", "a(ss)", 2, "token", token, "input", input));
+        TRY(append_sandbox(m, run));
+        TRY(append_binds(m, run));
+        TRY(append_limits(m, run));
+        return append_log_fields(m, run);
+}

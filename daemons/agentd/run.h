@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * A live run: from the claim to the end, in the words of the pipeline: prepare, start, watch, settle. The row in the
+ * store is the truth; a Run is what agentd has in hand meanwhile (sandbox, listener, unit). When agentd dies, a new
+ * one makes it again from the row and from PID 1's unit.
+ *
+ * Order that everything relies on: a state is committed before it is signalled; the plan (unit name, uid) is
+ * committed before the unit is started; the live file is there before the listener, and gone before the namespace is.
+ */
+
+#include "definition.h"
+#include "image/generation.h"
+#include "manager.h"
+#include "service/live-run.h"
+
+typedef enum RunPhase {
+        RUN_PHASE_SANDBOX,  /* worker composes root and namespace */
+        RUN_PHASE_REGISTER, /* bridge takes the listener */
+        RUN_PHASE_START,    /* PID 1 sets the unit up */
+        RUN_PHASE_RUN,
+        RUN_PHASE_SETTLE,   /* unit is over; token, listener, mounts are taken away */
+} RunPhase;
+
+/* Why it ends, as found so far. */
+typedef struct RunEnd {
+        RunResult result;
+        bool retry; /* the platform's fault, and nothing of the agent's ran: a new attempt may follow */
+        char *message;
+        int exit_code, exit_signal;
+        StoreUsage usage;
+} RunEnd;
+
+typedef struct Run {
+        Manager *manager;
+        StoreRun *row;
+        StoreAgent *agent;
+        Definition *definition;
+        Generation *generation;
+        LiveRun *live; /* what bridge and strong room see */
+        char policy[DIGEST_LEN + 1], environment[DIGEST_LEN + 1];
+        char *unit_name;
+        uid_t uid;
+        uint64_t deadline_usec;
+
+        RunPhase phase;
+        bool resumed; /* taken over from an earlier agentd */
+        WorkerSlot *worker_slot;
+        sd_bus_slot *bridge_slot;
+        sd_event_source *bridge_retry;
+        unsigned bridge_tries;
+        int listener_fd;
+        Unit *unit;
+
+        RunEnd end;
+        bool bridge_done, cleanup_done;
+        /* µs of CLOCK_MONOTONIC at the borders of the steps; 0 not reached */
+        uint64_t t_claimed, t_sandbox, t_registered, t_started, t_ended;
+} Run;
+
+/* Takes over ROW (claimed: state preparing). Never fails to the caller: a run that cannot go on ends with its reason. */
+void run_begin(Manager *m, StoreRun *row);
+/* Takes over a row that was live under an earlier agentd in this boot. */
+void run_resume(Manager *m, StoreRun *row);
+/* The cancel request is in the store already. */
+void run_cancel(Run *run);
+Run *run_free(Run *run);
+DEFINE_CLEANUP(Run *, run_free);
+
+/* For the parts of a run that live in files of their own. */
+int run_unit_properties(sd_bus_message *m, void *userdata);      /* run-unit.c */
+int run_write_files(Run *run, char **ret_error);                 /* run-files.c: input, token, live and task file */
+void run_remove_live(Manager *m, const char *id);                /* run-files.c */
+int run_receipt(Manager *m, const StoreRun *row, const Run *run, const RunEnd *end, uint64_t finished_usec,
+                char **ret);                                     /* receipt.c */
+void run_judge(const StoreRun *row, bool exec_kind, const char *posted, const UnitResult *u, RunEnd *ret); /* run-judge.c */
+int run_steps(const Run *run, char **ret);                       /* receipt.c: JSON object of step times */
+/* Ends a run that is not live (queued, or not to be resumed) at once. */
+int run_finish_row(Manager *m, StoreRun *row, const RunEnd *end);
+void run_end_done(RunEnd *end);
+#define RUN_END_NULL                                                                                                   \
+        (RunEnd) {                                                                                                     \
+                .result = _RUN_RESULT_INVALID, .exit_code = -1, .exit_signal = -1, .usage = STORE_USAGE_UNKNOWN        \
+        }
+
+/* The writable part of a finished run that was started with "keep"; dropped after a while (kept.c). */
+int kept_add(Manager *m, const char *run, uint64_t finished_usec);
+bool kept_has(Manager *m, const char *run);
+/* Unmounts and forgets it. */
+void kept_drop(Manager *m, const char *run);
+void kept_free_all(Manager *m);
+
+/* Signals (run-bus.c). Called after the commit. */
+void run_signal_new(Manager *m, const char *id);
+void run_signal_changed(Manager *m, const char *id);
+void run_signal_finished(Manager *m, const StoreRun *row, RunResult result, const char *message);

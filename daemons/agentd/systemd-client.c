@@ -1,0 +1,554 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * Starting and watching transient units; see the header for the promises.
+ *
+ * The life of a Unit: StartTransientUnit is sent → its reply names the job → JobRemoved of that job → from then on
+ * ActiveState counts ("done" alone does not mean "running": a quick program may already be over). Whenever something
+ * about the unit changed, all its properties are read with one GetAll, and the one function unit_evaluate() decides.
+ *
+ * Units are expected to have RemainAfterExit=yes: one whose program ended well stays "active (exited)" until somebody
+ * stops it, and one that failed stays "failed". So an end that happens while no agentd is there to see it is not
+ * lost, whereas a reference (AddRef) goes with the connection that holds it. The price is the stop, made here.
+ */
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "basic/log.h"
+#include "basic/string-util.h"
+#include "basic/strmap.h"
+#include "systemd-client.h"
+
+#define SD_NAME "org.freedesktop.systemd1"
+#define SD_PATH "/org/freedesktop/systemd1"
+#define SD_MANAGER "org.freedesktop.systemd1.Manager"
+#define SD_UNIT "org.freedesktop.systemd1.Unit"
+#define SD_SERVICE "org.freedesktop.systemd1.Service"
+
+/* How often a unit is asked for its state though no signal came. Only a safety net, see TRAPS of sd-bus users:
+ * JobRemoved may be lost over a daemon-reload. */
+#define UNIT_POLL_USEC (20 * USEC_PER_SEC)
+
+struct SystemdClient {
+        sd_bus *bus;
+        StrMap *units; /* by object path */
+        StrMap *jobs;  /* by job path: units whose job is pending */
+        sd_bus_slot *job_removed_slot, *properties_slot;
+        sd_event_source *poll_source;
+};
+
+struct Unit {
+        SystemdClient *client;
+        char *name, *path, *job;
+        unit_event_handler_t handler;
+        void *userdata;
+        sd_bus_slot *start_slot, *get_slot, *stop_slot;
+        bool attached;    /* not started by this Unit: a missing unit is an answer, not a fault */
+        bool job_done;    /* the start job is over (or there never was one to wait for) */
+        bool told_running, told_end;
+        bool dirty;       /* something changed while a GetAll was under way */
+        bool failed;      /* ActiveState was failed: reset it when freed */
+        bool job_failed;
+        bool stop_sent;   /* the program is over; what it left behind is being killed */
+        char active_state[32], sub_state[32], load_state[32];
+        UnitResult result, exit_result; /* the second: as it was when the program ended, before our own stop */
+};
+
+static int unit_refresh(Unit *u);
+
+static const UnitResult unit_result_null = {
+        .cpu_nsec = UINT64_MAX,
+        .memory_peak = UINT64_MAX,
+        .io_read_bytes = UINT64_MAX,
+        .io_write_bytes = UINT64_MAX,
+        .tasks = UINT64_MAX,
+};
+
+static void unit_tell(Unit *u, UnitEvent event, const char *message) {
+        if (event == UNIT_RUNNING)
+                u->told_running = true;
+        else
+                u->told_end = true;
+        u->handler(u, event, message, u->userdata); /* may free u */
+}
+
+static void copy_word(char *dst, size_t size, const char *src) {
+        snprintf(dst, size, "%s", src);
+}
+
+static bool active_state_is_over(const char *s) {
+        return streq(s, "inactive") || streq(s, "failed");
+}
+
+static void unit_evaluate(Unit *u) {
+        if (u->told_end || !u->job_done)
+                return;
+        u->failed = streq(u->active_state, "failed");
+
+        if (u->attached && (streq(u->load_state, "not-found") ||
+                            (streq(u->active_state, "inactive") && u->result.code == 0))) {
+                unit_tell(u, UNIT_GONE, NULL);
+                return;
+        }
+        /* The program is over, the unit not yet: whatever it left in the cgroup goes at once. */
+        if (streq(u->active_state, "active") && streq(u->sub_state, "exited")) {
+                if (u->stop_sent)
+                        return;
+                u->stop_sent = true;
+                u->exit_result = u->result;
+                unit_kill(u, SIGKILL);
+                unit_stop(u);
+                return;
+        }
+        if (active_state_is_over(u->active_state)) {
+                if (u->stop_sent) {
+                        uint64_t cpu = u->result.cpu_nsec, peak = u->result.memory_peak;
+
+                        u->result = u->exit_result;
+                        if (cpu != UINT64_MAX)
+                                u->result.cpu_nsec = cpu;
+                        if (peak != UINT64_MAX)
+                                u->result.memory_peak = peak;
+                }
+                /* Exit statuses 200..243 together with a failed start job are systemd's own: the program was
+                 * never reached (Type=exec makes the job wait for the exec). */
+                if (u->job_failed && !u->told_running) {
+                        char text[128];
+
+                        snprintf(text, sizeof text, "the unit could not be set up (%s, status %d)", u->result.result,
+                                 u->result.status);
+                        unit_tell(u, UNIT_START_FAILED, text);
+                } else
+                        unit_tell(u, UNIT_ENDED, NULL);
+                return;
+        }
+        if (streq(u->active_state, "active") && !u->told_running)
+                unit_tell(u, UNIT_RUNNING, NULL);
+}
+
+static int read_property(Unit *u, sd_bus_message *m, const char *name) {
+        const char *s;
+        uint64_t t;
+        int32_t i;
+        int r;
+
+        static const struct {
+                const char *name;
+                size_t offset;
+        } counters[] = {
+                { "CPUUsageNSec", offsetof(UnitResult, cpu_nsec) },
+                { "MemoryPeak", offsetof(UnitResult, memory_peak) },
+                { "IOReadBytes", offsetof(UnitResult, io_read_bytes) },
+                { "IOWriteBytes", offsetof(UnitResult, io_write_bytes) },
+                { "ExecMainStartTimestamp", offsetof(UnitResult, started_usec) },
+                { "ExecMainExitTimestamp", offsetof(UnitResult, exited_usec) },
+        };
+
+        for (size_t k = 0; k < ELEMENTSOF(counters); k++)
+                if (streq(name, counters[k].name)) {
+                        r = sd_bus_message_read(m, "v", "t", &t);
+                        if (r >= 0)
+                                *(uint64_t *) ((char *) &u->result + counters[k].offset) = t;
+                        return r;
+                }
+        if (streq(name, "ActiveState")) {
+                r = sd_bus_message_read(m, "v", "s", &s);
+                if (r >= 0)
+                        copy_word(u->active_state, sizeof u->active_state, s);
+                return r;
+        }
+        if (streq(name, "SubState")) {
+                r = sd_bus_message_read(m, "v", "s", &s);
+                if (r >= 0)
+                        copy_word(u->sub_state, sizeof u->sub_state, s);
+                return r;
+        }
+        if (streq(name, "LoadState")) {
+                r = sd_bus_message_read(m, "v", "s", &s);
+                if (r >= 0)
+                        copy_word(u->load_state, sizeof u->load_state, s);
+                return r;
+        }
+        if (streq(name, "Result")) {
+                r = sd_bus_message_read(m, "v", "s", &s);
+                if (r >= 0)
+                        copy_word(u->result.result, sizeof u->result.result, s);
+                return r;
+        }
+        if (streq(name, "ExecMainCode")) {
+                r = sd_bus_message_read(m, "v", "i", &i);
+                if (r >= 0)
+                        u->result.code = i;
+                return r;
+        }
+        if (streq(name, "ExecMainStatus")) {
+                r = sd_bus_message_read(m, "v", "i", &i);
+                if (r >= 0)
+                        u->result.status = i;
+                return r;
+        }
+        if (streq(name, "InvocationID")) {
+                const void *p;
+                size_t n;
+
+                r = sd_bus_message_enter_container(m, 'v', "ay");
+                if (r < 0)
+                        return r;
+                r = sd_bus_message_read_array(m, 'y', &p, &n);
+                if (r < 0)
+                        return r;
+                for (size_t k = 0; n == 16 && k < n; k++)
+                        snprintf(u->result.invocation_id + 2 * k, 3, "%02x", ((const uint8_t *) p)[k]);
+                return sd_bus_message_exit_container(m);
+        }
+        return sd_bus_message_skip(m, "v");
+}
+
+static int unit_read_properties(Unit *u, sd_bus_message *m) {
+        const char *name;
+        int r;
+
+        r = sd_bus_message_enter_container(m, 'a', "{sv}");
+        if (r < 0)
+                return r;
+        while ((r = sd_bus_message_enter_container(m, 'e', "sv")) > 0) {
+                r = sd_bus_message_read(m, "s", &name);
+                if (r < 0)
+                        return r;
+                r = read_property(u, m, name);
+                if (r < 0)
+                        return r;
+                r = sd_bus_message_exit_container(m);
+                if (r < 0)
+                        return r;
+        }
+        if (r < 0)
+                return r;
+        return sd_bus_message_exit_container(m);
+}
+
+static int on_properties(sd_bus_message *m, void *userdata, sd_bus_error *error) {
+        Unit *u = userdata;
+        const sd_bus_error *e = sd_bus_message_get_error(m);
+        int r;
+
+        u->get_slot = sd_bus_slot_unref(u->get_slot);
+        if (e) {
+                /* The unit is not loaded (any more). For one that we pinned this cannot be, unless PID 1 lost it. */
+                if (sd_bus_error_has_name(e, SD_BUS_ERROR_UNKNOWN_OBJECT) || sd_bus_error_has_name(e, "org.freedesktop.systemd1.NoSuchUnit")) {
+                        u->job_done = true;
+                        copy_word(u->load_state, sizeof u->load_state, "not-found");
+                        copy_word(u->active_state, sizeof u->active_state, "inactive");
+                        unit_evaluate(u);
+                }
+                return 0;
+        }
+        r = unit_read_properties(u, m);
+        if (r < 0) {
+                log_warning_errno(r, "%s: properties could not be read: %m", u->name);
+                return 0;
+        }
+        if (u->dirty) {
+                u->dirty = false;
+                unit_refresh(u);
+        }
+        unit_evaluate(u);
+        return 0;
+}
+
+/* Reads everything anew; a change that arrives meanwhile leads to one more reading. */
+static int unit_refresh(Unit *u) {
+        if (u->get_slot) {
+                u->dirty = true;
+                return 0;
+        }
+        return sd_bus_call_method_async(u->client->bus, &u->get_slot, SD_NAME, u->path, "org.freedesktop.DBus.Properties",
+                                        "GetAll", on_properties, u, "s", "");
+}
+
+static int on_job_removed(sd_bus_message *m, void *userdata, sd_bus_error *error) {
+        SystemdClient *c = userdata;
+        const char *path, *name, *result;
+        uint32_t id;
+        Unit *u;
+
+        /* A match callback returns 0, always: anything else keeps other matches from being called. */
+        if (sd_bus_message_read(m, "uoss", &id, &path, &name, &result) < 0)
+                return 0;
+        u = strmap_get(c->jobs, path);
+        if (!u)
+                return 0;
+        strmap_remove(c->jobs, path);
+        u->job = mfree(u->job);
+        u->job_done = true;
+        u->job_failed = !streq(result, "done");
+        unit_refresh(u);
+        return 0;
+}
+
+static int on_properties_changed(sd_bus_message *m, void *userdata, sd_bus_error *error) {
+        SystemdClient *c = userdata;
+        const char *interface, *name, *active = "", *sub = "";
+        Unit *u = strmap_get(c->units, sd_bus_message_get_path(m));
+
+        if (!u || sd_bus_message_read(m, "s", &interface) < 0)
+                return 0;
+        /* Only an end matters here; the start is told by the job. */
+        if (!streq(interface, SD_UNIT) || sd_bus_message_enter_container(m, 'a', "{sv}") < 0)
+                return 0;
+        while (sd_bus_message_enter_container(m, 'e', "sv") > 0) {
+                if (sd_bus_message_read(m, "s", &name) < 0)
+                        return 0;
+                if (streq(name, "ActiveState") || streq(name, "SubState")) {
+                        if (sd_bus_message_read(m, "v", "s", name[0] == 'A' ? &active : &sub) < 0)
+                                return 0;
+                } else if (sd_bus_message_skip(m, "v") < 0)
+                        return 0;
+                if (sd_bus_message_exit_container(m) < 0)
+                        return 0;
+        }
+        if (u->job_done && (active_state_is_over(active) || (streq(active, "active") && streq(sub, "exited"))))
+                unit_refresh(u);
+        return 0;
+}
+
+static int on_poll(sd_event_source *s, uint64_t usec, void *userdata) {
+        SystemdClient *c = userdata;
+        Unit *u;
+
+        for (size_t i = 0; (u = strmap_next(c->units, &i));) {
+                /* A start job that nobody reported: its unit's state tells as much. */
+                if (!u->job_done && !u->start_slot && u->job) {
+                        strmap_remove(c->jobs, u->job);
+                        u->job = mfree(u->job);
+                        u->job_done = true;
+                }
+                unit_refresh(u);
+        }
+        sd_event_source_set_time_relative(s, UNIT_POLL_USEC);
+        sd_event_source_set_enabled(s, SD_EVENT_ONESHOT);
+        return 0;
+}
+
+int systemd_client_new(sd_bus *bus, SystemdClient **ret) {
+        _cleanup_(systemd_client_freep) SystemdClient *c = NULL;
+        int r;
+
+        c = calloc(1, sizeof *c);
+        if (!c)
+                return -ENOMEM;
+        c->bus = sd_bus_ref(bus);
+        c->units = strmap_new();
+        c->jobs = strmap_new();
+        if (!c->units || !c->jobs)
+                return -ENOMEM;
+        r = sd_bus_match_signal(bus, &c->job_removed_slot, SD_NAME, SD_PATH, SD_MANAGER, "JobRemoved", on_job_removed, c);
+        if (r < 0)
+                return r;
+        r = sd_bus_add_match(bus, &c->properties_slot,
+                             "type='signal',sender='" SD_NAME "',interface='org.freedesktop.DBus.Properties',"
+                             "member='PropertiesChanged',path_namespace='/org/freedesktop/systemd1/unit'",
+                             on_properties_changed, c);
+        if (r < 0)
+                return r;
+        /* Without Subscribe() PID 1 sends no signals at all, unless some other client happened to subscribe. */
+        r = sd_bus_call_method(bus, SD_NAME, SD_PATH, SD_MANAGER, "Subscribe", NULL, NULL, NULL);
+        if (r < 0)
+                return r;
+        r = sd_event_add_time_relative(sd_bus_get_event(bus), &c->poll_source, CLOCK_MONOTONIC, UNIT_POLL_USEC,
+                                       USEC_PER_SEC, on_poll, c);
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(c);
+        return 0;
+}
+
+SystemdClient *systemd_client_free(SystemdClient *c) {
+        if (!c)
+                return NULL;
+        assert(!c->units || strmap_size(c->units) == 0); /* units go before the client */
+        sd_event_source_disable_unref(c->poll_source);
+        sd_bus_slot_unref(c->job_removed_slot);
+        sd_bus_slot_unref(c->properties_slot);
+        strmap_free(c->units);
+        strmap_free(c->jobs);
+        sd_bus_unref(c->bus);
+        return mfree(c);
+}
+
+static int on_start_reply(sd_bus_message *m, void *userdata, sd_bus_error *error) {
+        Unit *u = userdata;
+        const sd_bus_error *e = sd_bus_message_get_error(m);
+        const char *job;
+        int r;
+
+        u->start_slot = sd_bus_slot_unref(u->start_slot);
+        if (e) {
+                unit_tell(u, UNIT_START_FAILED, e->message ?: e->name);
+                return 0;
+        }
+        r = sd_bus_message_read(m, "o", &job);
+        if (r >= 0)
+                r = free_and_strdup(&u->job, job);
+        if (r >= 0)
+                r = strmap_put(u->client->jobs, u->job, u);
+        if (r < 0)
+                unit_tell(u, UNIT_START_FAILED, strerror(-r));
+        return 0;
+}
+
+static int unit_new(SystemdClient *c, const char *name, unit_event_handler_t handler, void *userdata, Unit **ret) {
+        _cleanup_(unit_freep) Unit *u = NULL;
+        int r;
+
+        u = calloc(1, sizeof *u);
+        if (!u)
+                return -ENOMEM;
+        *u = (Unit) { .client = c, .handler = handler, .userdata = userdata, .result = unit_result_null };
+        u->name = strdup(name);
+        if (!u->name)
+                return -ENOMEM;
+        r = sd_bus_path_encode("/org/freedesktop/systemd1/unit", name, &u->path);
+        if (r < 0)
+                return r;
+        r = strmap_put(c->units, u->path, u);
+        if (r < 0) {
+                u->path = mfree(u->path); /* not in the map: keep the destructor from removing the other one */
+                return r;
+        }
+        *ret = TAKE_PTR(u);
+        return 0;
+}
+
+int unit_start(SystemdClient *c, const char *name, unit_properties_t properties, unit_event_handler_t handler,
+               void *userdata, Unit **ret) {
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
+        _cleanup_(unit_freep) Unit *u = NULL;
+        int r;
+
+        r = unit_new(c, name, handler, userdata, &u);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_new_method_call(c->bus, &m, SD_NAME, SD_PATH, SD_MANAGER, "StartTransientUnit");
+        if (r < 0)
+                return r;
+        r = sd_bus_message_append(m, "ss", name, "fail");
+        if (r < 0)
+                return r;
+        r = sd_bus_message_open_container(m, 'a', "(sv)");
+        if (r < 0)
+                return r;
+        r = sd_bus_message_append(m, "(sv)", "AddRef", "b", 1);
+        if (r < 0)
+                return r;
+        r = properties(m, userdata);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_close_container(m);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_append(m, "a(sa(sv))", 0);
+        if (r < 0)
+                return r;
+        r = sd_bus_call_async(c->bus, &u->start_slot, m, on_start_reply, u, 0);
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(u);
+        return 0;
+}
+
+static int on_ref_reply(sd_bus_message *m, void *userdata, sd_bus_error *error) {
+        Unit *u = userdata;
+
+        u->start_slot = sd_bus_slot_unref(u->start_slot);
+        /* Whatever the answer: the properties tell whether it is there. */
+        unit_refresh(u);
+        return 0;
+}
+
+int unit_attach(SystemdClient *c, const char *name, unit_event_handler_t handler, void *userdata, Unit **ret) {
+        _cleanup_(unit_freep) Unit *u = NULL;
+        int r;
+
+        r = unit_new(c, name, handler, userdata, &u);
+        if (r < 0)
+                return r;
+        u->attached = u->job_done = true;
+        r = sd_bus_call_method_async(c->bus, &u->start_slot, SD_NAME, SD_PATH, SD_MANAGER, "RefUnit", on_ref_reply, u, "s",
+                                     name);
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(u);
+        return 0;
+}
+
+int unit_stop(Unit *u) {
+        return sd_bus_call_method_async(u->client->bus, NULL, SD_NAME, SD_PATH, SD_MANAGER, "StopUnit", NULL, NULL, "ss",
+                                        u->name, "replace");
+}
+
+int unit_kill(Unit *u, int signal) {
+        return sd_bus_call_method_async(u->client->bus, NULL, SD_NAME, SD_PATH, SD_MANAGER, "KillUnit", NULL, NULL, "ssi",
+                                        u->name, "all", signal);
+}
+
+const char *unit_name(const Unit *u) {
+        return u->name;
+}
+
+const UnitResult *unit_result(const Unit *u) {
+        return &u->result;
+}
+
+Unit *unit_free(Unit *u) {
+        if (!u)
+                return NULL;
+        if (u->path) {
+                strmap_remove(u->client->units, u->path);
+                if (u->failed)
+                        sd_bus_call_method_async(u->client->bus, NULL, SD_NAME, SD_PATH, SD_MANAGER, "ResetFailedUnit",
+                                                 NULL, NULL, "s", u->name);
+                sd_bus_call_method_async(u->client->bus, NULL, SD_NAME, SD_PATH, SD_MANAGER, "UnrefUnit", NULL, NULL, "s",
+                                         u->name);
+        }
+        if (u->job)
+                strmap_remove(u->client->jobs, u->job);
+        sd_bus_slot_unref(u->start_slot);
+        sd_bus_slot_unref(u->get_slot);
+        sd_bus_slot_unref(u->stop_slot);
+        free(u->name);
+        free(u->path);
+        free(u->job);
+        return mfree(u);
+}
+
+int systemd_client_list(SystemdClient *c, const char *pattern, char ***ret) {
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *reply = NULL;
+        _cleanup_strv_free_ char **l = calloc(1, sizeof(char *));
+        const char *name;
+        int r;
+
+        if (!l)
+                return -ENOMEM;
+        r = sd_bus_call_method(c->bus, SD_NAME, SD_PATH, SD_MANAGER, "ListUnitsByPatterns", NULL, &reply, "asas", 0, 1,
+                               pattern);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_enter_container(reply, 'a', "(ssssssouso)");
+        if (r < 0)
+                return r;
+        while ((r = sd_bus_message_read(reply, "(ssssssouso)", &name, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+                                        NULL)) > 0) {
+                r = strv_extend(&l, name);
+                if (r < 0)
+                        return r;
+        }
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(l);
+        return 0;
+}
+
+int systemd_client_stop(SystemdClient *c, const char *name) {
+        return sd_bus_call_method_async(c->bus, NULL, SD_NAME, SD_PATH, SD_MANAGER, "StopUnit", NULL, NULL, "ss", name,
+                                        "replace");
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * PID 1 as seen by agentd: starts transient service units and tells how they fared.
+ *
+ * One set of matches serves all units (JobRemoved, PropertiesChanged, UnitRemoved, Reloading); signals are
+ * dispatched by job or object path. Guarantees to the owner of a Unit:
+ *   - the matches are there before the first unit is started, so no signal is missed;
+ *   - UNIT_RUNNING comes at most once, UNIT_ENDED or UNIT_START_FAILED exactly once, in that order;
+ *   - a lost signal (daemon-reload, an overflowing queue) is made up for by asking again after a while;
+ *   - the unit is pinned (AddRef) until the Unit is freed, so its result can be read after its end.
+ */
+
+#include <systemd/sd-bus.h>
+#include <systemd/sd-event.h>
+
+#include "basic/macro.h"
+
+typedef struct SystemdClient SystemdClient;
+typedef struct Unit Unit;
+
+typedef enum UnitEvent {
+        UNIT_START_FAILED, /* nothing of it ran: refused by PID 1, or the sandbox could not be set up */
+        UNIT_RUNNING,      /* the program was executed */
+        UNIT_ENDED,        /* inactive or failed; unit_result() tells how */
+        UNIT_GONE,         /* unit_attach() only: PID 1 does not know the unit */
+} UnitEvent;
+
+typedef struct UnitResult {
+        char result[32];        /* Result= of the service: success, exit-code, signal, core-dump, timeout, oom-kill … */
+        int code;               /* CLD_EXITED, CLD_KILLED, CLD_DUMPED; 0 unknown */
+        int status;             /* exit status or signal */
+        char invocation_id[33]; /* "" unknown */
+        uint64_t cpu_nsec, memory_peak, io_read_bytes, io_write_bytes, tasks; /* UINT64_MAX: not accounted */
+        uint64_t started_usec, exited_usec; /* CLOCK_REALTIME of the main process; 0 unknown */
+} UnitResult;
+
+typedef void (*unit_event_handler_t)(Unit *u, UnitEvent event, const char *message, void *userdata);
+
+int systemd_client_new(sd_bus *bus, SystemdClient **ret);
+SystemdClient *systemd_client_free(SystemdClient *c);
+DEFINE_CLEANUP(SystemdClient *, systemd_client_free);
+
+/* Appends the unit's properties, as (sv) elements, to the open array of an StartTransientUnit call. */
+typedef int (*unit_properties_t)(sd_bus_message *m, void *userdata);
+
+/* Asks PID 1 to start NAME with the given properties, mode "fail". FDS in properties stay ours. */
+int unit_start(SystemdClient *c, const char *name, unit_properties_t properties, unit_event_handler_t handler,
+               void *userdata, Unit **ret);
+/* Watches a unit that an earlier agentd started. */
+int unit_attach(SystemdClient *c, const char *name, unit_event_handler_t handler, void *userdata, Unit **ret);
+/* SIGTERM, then SIGKILL after the unit's TimeoutStopSec. Repeating it is harmless. */
+int unit_stop(Unit *u);
+/* Kills every process of the unit's cgroup at once. */
+int unit_kill(Unit *u, int signal);
+
+const char *unit_name(const Unit *u);
+const UnitResult *unit_result(const Unit *u);
+/* Drops the pin and, where the unit failed, PID 1's memory of it. Does not stop a unit that is live. */
+Unit *unit_free(Unit *u);
+DEFINE_CLEANUP(Unit *, unit_free);
+
+/* Names of the loaded units that match PATTERN (a glob); for reconciling after a start. Blocks: start-up only. */
+int systemd_client_list(SystemdClient *c, const char *pattern, char ***ret);
+/* Stops a unit that nobody watches. */
+int systemd_client_stop(SystemdClient *c, const char *name);
