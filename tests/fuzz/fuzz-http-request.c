@@ -34,7 +34,7 @@ static int run(const uint8_t *data, size_t size, size_t step, HttpBuffer *body, 
                         b = http_parser_feed_body(p, data + off, MIN(step, size - off), &n, body);
                         off += n;
                 }
-                assert(body->size <= off);
+                assert(b < 0 || body->size <= off);
                 if (b > 0 && h->length != HTTP_LENGTH_UNKNOWN)
                         assert(body->size == h->length);
         } else if (r == -EBADMSG)
