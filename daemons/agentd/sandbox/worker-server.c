@@ -353,6 +353,9 @@ static int mend_boot_id(const char *runtime_dir) {
                 r = write_file_atomic(AT_FDCWD, path, content, size, 0444, (uid_t) -1, (gid_t) -1, 0);
         if (r < 0)
                 return r;
+        /* Nothing can be mounted on a deleted file, so nspawn's own mask has to go first. */
+        while (umount2(boot_id, MNT_DETACH) >= 0)
+                ;
         return mount(path, boot_id, NULL, MS_BIND, NULL) < 0 ? -errno : 0;
 }
 
