@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The manual pages name all that they are about: a member, error or setting that is added without them fails here."""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree as ET
+
+import pytest
+
+TOP = pathlib.Path(__file__).resolve().parent.parent.parent
+MAN = TOP / "man"
+
+
+def text(page):
+    return (MAN / page).read_text().replace("\\-", "-")
+
+
+def missing(words, page):
+    content = text(page)
+    return [w for w in words if not re.search(rf"(?<![A-Za-z_]){re.escape(w)}(?![A-Za-z_])", content)]
+
+
+def test_members_of_the_bus():
+    for interface in ("Manager", "Run", "Agent", "Operation"):
+        tree = ET.parse(TOP / f"dbus/org.agentd1.{interface}.xml")
+        members = [e.get("name") for kind in ("method", "signal", "property") for e in tree.iter(kind)]
+        assert members and not missing(members, "org.agentd1.5")
+
+
+def test_errors():
+    names = re.findall(r'"org\.agentd1\.Error\.(\w+)"', (TOP / "lib/bus/bus-error.h").read_text())
+    assert names and not missing(names, "org.agentd1.5")
+
+
+def test_settings():
+    keys = re.findall(r"^#?(\w+)=", (TOP / "packaging/agentd.conf").read_text(), re.M)
+    assert keys and not missing([k + "=" for k in keys], "agentd.conf.5")
+
+
+@pytest.mark.parametrize("source,page", [("daemons/agentd/definition.c", "agent-definition.5"),
+                                         ("lib/service/service.c", "agent-service.5")])
+def test_keys_of_definitions(source, page):
+    """The tables from which the documents are read: { "key", type, function, offset, mandatory }."""
+    keys = set(re.findall(r'^\s*\{ "([a-z_]+)", _?SD_JSON_', (TOP / source).read_text(), re.M))
+    assert len(keys) > 5 and not missing(keys, page)
+
+
+@pytest.mark.skipif(not shutil.which("mandoc"), reason="mandoc is not installed")
+@pytest.mark.parametrize("page", sorted(p.name for p in MAN.glob("*.[1-8]")))
+def test_lint(page):
+    out = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", MAN / page], capture_output=True, text=True, check=False)
+    assert out.stdout + out.stderr == ""
+
+
+def test_all_are_installed():
+    listed = set(re.findall(r"'([\w.-]+\.[1-8])'", (MAN / "meson.build").read_text()))
+    assert listed == {p.name for p in MAN.glob("*.[1-8]")}
