@@ -14,7 +14,7 @@ MAN = TOP / "man"
 
 
 def text(page):
-    return (MAN / page).read_text().replace("\\-", "-")
+    return re.sub(r"\\f[BIRP]", "", (MAN / page).read_text().replace("\\-", "-"))
 
 
 def missing(words, page):
