@@ -54,11 +54,17 @@ int log_internal(int level, int error, const char *file, int line, const char *f
         vsnprintf(text, sizeof text, format, ap);
         va_end(ap);
 
-        if (to_journal)
-                sd_journal_send_with_location(file, "", func, "MESSAGE=%s", text, "PRIORITY=%i", LOG_PRI(level),
-                                              "CODE_LINE=%i", line, "SYSLOG_IDENTIFIER=%s", identifier,
-                                              r < 0 ? "ERRNO=%i" : NULL, -r, NULL);
-        else
+        if (to_journal) {
+                char where[512], where_line[32], error_field[32];
+
+                snprintf(where, sizeof where, "CODE_FILE=%s", file);
+                snprintf(where_line, sizeof where_line, "CODE_LINE=%i", line);
+                snprintf(error_field, sizeof error_field, "ERRNO=%i", -r);
+                if (sd_journal_send_with_location(where, where_line, func, "MESSAGE=%s", text, "PRIORITY=%i",
+                                                  LOG_PRI(level), "SYSLOG_IDENTIFIER=%s", identifier,
+                                                  r < 0 ? "%s" : NULL, error_field, NULL) < 0)
+                        fprintf(stderr, "%s\n", text);
+        } else
                 fprintf(stderr, "%s: %s\n", identifier, text);
 
         errno = saved;
