@@ -159,7 +159,7 @@ openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -su
 install -D -m 0644 ca.crt "$CA"
 quietly update-ca-certificates
 install -d -m 0755 "${DROPIN%/*}"
-printf '[Bridge]\nAllowAddresses=127.0.0.0/8\n' >"$DROPIN"
+printf '[Upstream]\nAllowAddresses=127.0.0.0/8\n' >"$DROPIN"
 chmod 0644 "$DROPIN"
 openssl rand -hex 24 >client-secret
 cp -r "$HERE/auth-server" "$HERE/market-api" .
