@@ -154,10 +154,11 @@ static int operation_tell(Operation *o, const char *kind, const char *subject, c
         }
 
         if (status == STATUS_SUCCESS) {
-                if (!client_json(c) && !client_quiet(c)) {
+                if (!client_json(c)) {
                         _cleanup_free_ char *digest = text_escape(strempty(o->detail), strlen(strempty(o->detail)), false);
 
-                        notice("%s %s %s.", kind, subject, verb);
+                        if (!client_quiet(c))
+                                notice("%s %s %s.", kind, subject, verb);
                         if (!isempty(digest))
                                 printf("%s\n", digest);
                 }

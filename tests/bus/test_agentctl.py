@@ -376,6 +376,8 @@ def test_image_import(ctl, tmp_path):
     file.write_bytes(b"not really a tar" * 1000)
     expected = "sha256:" + hashlib.sha256(file.read_bytes()).hexdigest()
     assert ctl("image", "import", "new", str(file)).out == expected + "\n"
+    done = ctl("image", "import", "new", str(file), "-q")
+    assert done.out == expected + "\n" and done.err == ""
     assert ctl("image", "import", "early", "-", stdin=file.read_bytes()).out == expected + "\n"
     assert ctl.json("image", "import", "new", str(file)) | {"operation": ""} == {
         "operation": "", "subject": "new", "result": "done", "detail": expected}
