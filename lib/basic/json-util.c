@@ -7,6 +7,27 @@
 
 #define JSON_DEPTH_MAX 64
 
+#define MESSAGE_MAX 512
+
+/* Messages quote names that a stranger chose, and end on terminals and in logs: one line of bounded length. */
+static char *make_harmless(char *s) {
+        for (char *p = s; *p; p++)
+                if ((unsigned char) *p < 0x20 || *p == 0x7f)
+                        *p = '?';
+        if (strlen(s) > MESSAGE_MAX) {
+                size_t n = MESSAGE_MAX - 3;
+
+                while (n > 0 && ((unsigned char) s[n] & 0xc0) == 0x80) /* not within a character */
+                        n--;
+                strcpy(s + n, "...");
+        }
+        if (!utf8_is_valid(s, strlen(s)))
+                for (char *p = s; *p; p++)
+                        if ((unsigned char) *p >= 0x80)
+                                *p = '?';
+        return s;
+}
+
 _printf_(3, 4) static int json_fail(sd_json_variant *v, char **ret_error, const char *format, ...) {
         _cleanup_free_ char *text = NULL;
         unsigned line = 0, column = 0;
@@ -24,6 +45,7 @@ _printf_(3, 4) static int json_fail(sd_json_variant *v, char **ret_error, const 
         }
         if (v)
                 sd_json_variant_get_source(v, NULL, &line, &column);
+        make_harmless(text);
         free(*ret_error);
         *ret_error = line > 0 ? strprintf("line %u: %s", line, text) : strdup(text);
         return -EINVAL;
@@ -55,6 +77,17 @@ static int strp_compare(const void *a, const void *b) {
         return strcmp(*(const char *const *) a, *(const char *const *) b);
 }
 
+/* The key of the last member of that name, for its line. */
+static sd_json_variant *last_member(sd_json_variant *object, const char *name) {
+        for (size_t i = sd_json_variant_elements(object); i >= 2; i -= 2) {
+                sd_json_variant *key = sd_json_variant_by_index(object, i - 2);
+
+                if (streq(sd_json_variant_string(key), name))
+                        return key;
+        }
+        return object;
+}
+
 static int check_members(sd_json_variant *v, char **ret_error) {
         size_t n = sd_json_variant_elements(v);
         int r;
@@ -69,7 +102,7 @@ static int check_members(sd_json_variant *v, char **ret_error) {
                 qsort(names, n / 2, sizeof(char *), strp_compare);
                 for (size_t i = 1; i < n / 2; i++)
                         if (streq(names[i - 1], names[i]))
-                                return json_fail(v, ret_error, "%s: appears twice", names[i]);
+                                return json_fail(last_member(v, names[i]), ret_error, "%s: appears twice", names[i]);
         } else if (!sd_json_variant_is_array(v))
                 return 0;
         for (size_t i = 0; i < n; i++) {
@@ -82,23 +115,23 @@ static int check_members(sd_json_variant *v, char **ret_error) {
 
 int json_parse(const char *text, size_t size, sd_json_variant **ret, char **ret_error) {
         _cleanup_json_ sd_json_variant *v = NULL;
+        _cleanup_free_ char *copy = NULL;
         unsigned line = 0, column = 0;
         int r;
 
-        if (strnlen(text, size) != size)
+        if (memchr(text, 0, size))
                 return json_fail(NULL, ret_error, "contains a NUL byte");
         if (!utf8_is_valid(text, size))
                 return json_fail(NULL, ret_error, "is not valid UTF-8");
         if (!depth_is_fine(text, size))
                 return json_fail(NULL, ret_error, "is nested more than %d levels deep", JSON_DEPTH_MAX);
-        if (text[size] != 0) { /* the parser wants a C string */
-                _cleanup_free_ char *copy = strndup(text, size);
-
-                if (!copy)
-                        return -ENOMEM;
-                r = sd_json_parse_with_source(copy, "", 0, &v, &line, &column);
-        } else
-                r = sd_json_parse_with_source(text, "", 0, &v, &line, &column);
+        /* The parser wants a C string, and nothing says that there is a NUL behind TEXT. */
+        copy = strndup(text, size);
+        if (!copy)
+                return -ENOMEM;
+        if (copy[strspn(copy, " \t\r\n")] == 0)
+                return json_fail(NULL, ret_error, "is empty");
+        r = sd_json_parse_with_source(copy, "", 0, &v, &line, &column);
         if (r == -ENOMEM)
                 return r;
         if (r < 0 || !v)
@@ -160,7 +193,7 @@ int json_read_object(sd_json_variant *v, const char *path, const JsonField *tabl
                         if (reason && startswith(reason, "line ")) {
                                 if (ret_error) {
                                         free(*ret_error);
-                                        *ret_error = TAKE_PTR(reason);
+                                        *ret_error = make_harmless(TAKE_PTR(reason));
                                 }
                                 return -EINVAL;
                         }
@@ -214,9 +247,16 @@ int json_field_bool(sd_json_variant *v, void *field, char **ret_reason) {
         return 0;
 }
 
+/* Only what was written as a whole number: 1.0 and 1e3 are refused, so that nothing is rounded.
+ * (sd_json_variant_is_unsigned() takes them.) */
+static bool is_whole(sd_json_variant *v) {
+        sd_json_variant_type_t t = sd_json_variant_type(v);
+
+        return (t == SD_JSON_VARIANT_UNSIGNED || t == SD_JSON_VARIANT_INTEGER) && sd_json_variant_is_unsigned(v);
+}
+
 int json_field_uint64(sd_json_variant *v, void *field, char **ret_reason) {
-        /* Only what was written as a whole number: 1.0 and 1e3 are refused, so that nothing is rounded. */
-        if (!sd_json_variant_is_unsigned(v))
+        if (!is_whole(v))
                 return reason(ret_reason, "must be a whole number, not negative");
         *(uint64_t *) field = sd_json_variant_unsigned(v);
         return 0;
@@ -228,7 +268,7 @@ int json_field_size(sd_json_variant *v, void *field, char **ret_reason) {
                         return reason(ret_reason, "must be a size such as \"512M\" or a number of bytes");
                 return 0;
         }
-        if (!sd_json_variant_is_unsigned(v))
+        if (!is_whole(v))
                 return reason(ret_reason, "must be a size such as \"512M\" or a number of bytes");
         *(uint64_t *) field = sd_json_variant_unsigned(v);
         return 0;
@@ -242,7 +282,7 @@ int json_field_timespan(sd_json_variant *v, void *field, char **ret_reason) {
                         return reason(ret_reason, "must be a time span such as \"10min\" or a number of seconds");
                 return 0;
         }
-        if (!sd_json_variant_is_unsigned(v) ||
+        if (!is_whole(v) ||
             __builtin_mul_overflow(sd_json_variant_unsigned(v), USEC_PER_SEC, &usec))
                 return reason(ret_reason, "must be a time span such as \"10min\" or a number of seconds");
         *(uint64_t *) field = usec;
@@ -257,14 +297,78 @@ int json_field_variant(sd_json_variant *v, void *field, char **ret_reason) {
         return 0;
 }
 
-int json_format_canonical(sd_json_variant *v, char **ret) {
-        _cleanup_json_ sd_json_variant *n = sd_json_variant_ref(v);
+/* Whole numbers look like integers. sd-json reads decimals with an error in the 17th digit ("2.53" becomes
+ * 2.5300000000000002); 15 digits, all that a double is sure to keep, give back what was written. */
+static int format_real(double d, FILE *f) {
+        return fprintf(f, "%.15g", d) < 0 ? -EIO : 0;
+}
+
+static int format_canonical(sd_json_variant *v, FILE *f) {
+        size_t n = sd_json_variant_elements(v);
         int r;
 
-        r = sd_json_variant_normalize(&n);
+        if (sd_json_variant_is_object(v)) {
+                _cleanup_free_ const char **names = calloc(n / 2 + 1, sizeof(char *));
+
+                if (!names)
+                        return -ENOMEM;
+                for (size_t i = 0; i < n; i += 2)
+                        names[i / 2] = sd_json_variant_string(sd_json_variant_by_index(v, i));
+                qsort(names, n / 2, sizeof(char *), strp_compare);
+                for (size_t i = 0; i < n / 2; i++) {
+                        _cleanup_json_ sd_json_variant *name = NULL;
+
+                        fputc(i == 0 ? '{' : ',', f);
+                        r = sd_json_variant_new_string(&name, names[i]);
+                        if (r >= 0)
+                                r = format_canonical(name, f);
+                        fputc(':', f);
+                        if (r >= 0)
+                                r = format_canonical(sd_json_variant_by_key(v, names[i]), f);
+                        if (r < 0)
+                                return r;
+                }
+                fputs(n == 0 ? "{}" : "}", f);
+        } else if (sd_json_variant_is_array(v)) {
+                for (size_t i = 0; i < n; i++) {
+                        fputc(i == 0 ? '[' : ',', f);
+                        r = format_canonical(sd_json_variant_by_index(v, i), f);
+                        if (r < 0)
+                                return r;
+                }
+                fputs(n == 0 ? "[]" : "]", f);
+        } else if (sd_json_variant_type(v) == SD_JSON_VARIANT_REAL)
+                return format_real(sd_json_variant_real(v), f);
+        else {
+                _cleanup_free_ char *text = NULL;
+
+                r = sd_json_variant_format(v, 0, &text);
+                if (r < 0)
+                        return r;
+                fputs(text, f);
+        }
+        return 0;
+}
+
+/* Not by sd_json_variant_normalize(): that one refuses every number with a fraction (EMEDIUMTYPE). */
+int json_format_canonical(sd_json_variant *v, char **ret) {
+        _cleanup_free_ char *text = NULL;
+        size_t size = 0;
+        FILE *f;
+        int r;
+
+        f = open_memstream(&text, &size);
+        if (!f)
+                return -ENOMEM;
+        r = format_canonical(v, f);
+        if (r >= 0 && ferror(f))
+                r = -ENOMEM;
+        if (fclose(f) != 0 && r >= 0)
+                r = -ENOMEM;
         if (r < 0)
                 return r;
-        return sd_json_variant_format(n, 0, ret);
+        *ret = TAKE_PTR(text);
+        return 0;
 }
 
 const char *json_string(sd_json_variant *object, const char *key) {
