@@ -208,7 +208,7 @@ static int read_environment(sd_json_variant *v, void *field, char **ret_reason) 
                 /* Each variable has its own line: say that one. */
                 sd_json_variant_get_source(value, NULL, &line, NULL);
                 if (!variable_name_is_valid(name))
-                        return refuse(ret_reason, "line %u: environment.%.128s: is not a name of letters, digits and "
+                        return refuse(ret_reason, "line %u: environment.%s: is not a name of letters, digits and "
                                                   "'_'", line, name);
                 if (variable_is_reserved(name))
                         return refuse(ret_reason, "line %u: environment.%s: is reserved for the platform", line, name);
@@ -245,8 +245,7 @@ static int read_services(sd_json_variant *v, void *field, char **ret_reason) {
                 return r;
         for (char **n = d->services; *n; n++)
                 if (!object_name_is_valid(*n))
-                        return refuse(ret_reason, "\"%.64s\" is not the name of a service",
-                                      string_has_cc(*n) ? "?" : *n);
+                        return refuse(ret_reason, "\"%s\" is not the name of a service", *n);
         qsort(d->services, strv_length(d->services), sizeof(char *), strp_compare);
         for (char **n = d->services; n[0] && n[1]; n++)
                 if (streq(n[0], n[1]))
