@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * Bytes that must not get anywhere: pages of their own that are locked, left out of core dumps and of
+ * forks, and wiped when they are freed. The type is opaque, so that no format string can print it; who
+ * needs the bytes says so with secret_data(), which is easy to search for.
+ */
+
+#include "basic/macro.h"
+
+typedef struct Secret Secret;
+
+#define SECRET_SIZE_MAX ((size_t) 64 * 1024)
+
+/* SIZE bytes of zero with a NUL behind them. -ENOMEM also where memory cannot be locked (LimitMEMLOCK=). */
+int secret_new(size_t size, Secret **ret);
+int secret_new_from(const void *data, size_t size, Secret **ret);
+Secret *secret_free(Secret *s);
+DEFINE_CLEANUP(Secret *, secret_free);
+
+size_t secret_size(const Secret *s);
+/* secret_size() bytes and a NUL. */
+const char *secret_data(const Secret *s);
+char *secret_buffer(Secret *s);
+/* Makes it shorter; what is cut off is wiped. */
+void secret_truncate(Secret *s, size_t size);
+
+/* For ordinary heap strings that held a secret for a moment: wipes and frees, returns NULL. */
+char *secret_string_free(char *s);
+DEFINE_CLEANUP(char *, secret_string_free);
