@@ -7,6 +7,7 @@
 // nothing else from being uploaded.
 
 const fs = process.getBuiltinModule('node:fs');
+const { Readable } = process.getBuiltinModule('node:stream');
 
 const TYPES = {
         csv: 'text/csv', gif: 'image/gif', html: 'text/html', jpeg: 'image/jpeg', jpg: 'image/jpeg',
@@ -57,5 +58,5 @@ export async function uploadArtifacts(bridge, directory, limits) {
 
 function open(path, size) {
         // "end" keeps a file that something still appends to at the length that was announced; -1 would mean no end.
-        return size > 0 ? fs.createReadStream(path, { end: size - 1 }) : process.getBuiltinModule('node:stream').Readable.from([]);
+        return size > 0 ? fs.createReadStream(path, { end: size - 1 }) : Readable.from([]);
 }

@@ -13,6 +13,7 @@ import { programEnvironment } from './environment.mjs';
 import { LogStream } from './logs.mjs';
 import { uploadArtifacts } from './artifacts.mjs';
 
+// Not "import": that would build the ES module face of each, with all its lazy members.
 const { spawn } = process.getBuiltinModule('node:child_process');
 const fs = process.getBuiltinModule('node:fs');
 const os = process.getBuiltinModule('node:os');

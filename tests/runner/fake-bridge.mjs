@@ -10,7 +10,7 @@ import http from 'node:http';
 import os from 'node:os';
 import path from 'node:path';
 
-const RUNNER = new URL('../../runner/main.mjs', import.meta.url).pathname;
+const RUNNER = new URL('../../runner/main.cjs', import.meta.url).pathname;
 
 export class FakeBridge {
         requests = [];

@@ -10,9 +10,10 @@
 // It is written over sockets and makes one connection a call, because loading node:http (or fetch) would
 // cost every run more than all its calls together.
 
-// Not "import": that would build the ES module face of each, with all its lazy members.
-const net = process.getBuiltinModule('node:net');
-const fs = process.getBuiltinModule('node:fs');
+'use strict';
+
+const fs = require('node:fs');
+const net = require('node:net');
 
 const RETRY_FIRST_MS = 20;
 const RETRY_LONGEST_MS = 2000;
@@ -25,7 +26,7 @@ const RETRY_STATUS = new Set([429, 502, 503, 504]);
 const RETRY_ERRORS = new Set(['EAGAIN', 'ECONNREFUSED', 'ECONNRESET', 'EPIPE', 'ETIMEDOUT']);
 
 /** The bridge said no. */
-export class BridgeError extends Error {
+class BridgeError extends Error {
         constructor(method, path, answer) {
                 super(`${method} ${path}: ${detail(answer.body) || `the bridge answered ${answer.status}`}`);
                 this.status = answer.status;
@@ -45,7 +46,7 @@ function detail(body) {
 const failure = (code, message) => Object.assign(new Error(message), { code });
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-export class Bridge {
+class Bridge {
         #address;
         #tokenFile;
         // Once the run is being stopped there is no time to wait for a bridge that does not answer.
@@ -250,3 +251,5 @@ class Answer {
                 this.done = true;
         }
 }
+
+module.exports = { Bridge, BridgeError };
