@@ -17,6 +17,7 @@ typedef struct Client {
         const Options *options;
         sd_bus *bus;
         pid_t polkit_agent;
+        bool no_pager; /* beside --no-pager: where output mixes with lines on stderr */
 } Client;
 
 typedef struct Target {

@@ -180,6 +180,7 @@ int operation_run(Client *c, sd_bus_message *m, const char *kind, const char *su
         const char *path;
         int r;
 
+        c->no_pager = true;
         if (wait) {
                 r = waiter_new(c, &ops, &o, &o.waiter);
                 if (r < 0)

@@ -17,7 +17,7 @@ bool output_is_terminal(void) {
 
 static void open_pager(Client *c) {
         (void) output_is_terminal();
-        pager_open(c->options->pager);
+        pager_open(c->options->pager && !c->no_pager);
 }
 
 int output_json(Client *c, sd_json_variant *v) {

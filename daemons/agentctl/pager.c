@@ -30,6 +30,10 @@ void pager_open(bool wanted) {
         fflush(stdout);
         pid = fork();
         if (pid == 0) {
+                sigset_t none;
+
+                sigemptyset(&none);
+                (void) sigprocmask(SIG_SETMASK, &none, NULL);
                 if (dup2(fds[0], STDIN_FILENO) < 0)
                         _exit(EXIT_FAILURE);
                 (void) prctl(PR_SET_PDEATHSIG, SIGTERM);

@@ -29,6 +29,10 @@ int verb_credential_set(Client *c, int argc _unused_, char **argv) {
 
         if (!prompt)
                 return fail_oom();
+        /* Nobody is asked for a secret that cannot be delivered then */
+        r = client_connect(c);
+        if (r < 0)
+                return r;
         r = secret_read(c->options->fd, prompt, &fd);
         if (r < 0)
                 return r;

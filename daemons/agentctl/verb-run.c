@@ -236,6 +236,7 @@ static int run_and_wait(Client *c, const char *agent) {
         _cleanup_(run_wait_done) RunWait w = { .client = c };
         int r;
 
+        c->no_pager = true;
         r = waiter_new(c, &ops, &w, &w.waiter);
         if (r < 0)
                 return r;
