@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * Owners need nothing done: the upper was written through an id-mapped mount, so it holds the image's own ids. All the same they are
+ * checked, since a layer with a dynamic user's number in it would give files to whoever gets that number next.
+ */
+#include <sys/sysmacros.h>
+#include <sys/xattr.h>
+
+#include "basic/string-util.h"
+#include "finish.h"
+#include "freeze.h"
+#include "report.h"
+#include "tree.h"
+
+#define XATTR_LIST_MAX 65536
+/* systemd's dynamic users. */
+#define DYNAMIC_UID_MIN 61184
+#define DYNAMIC_UID_MAX 65519
+
+static int failed(int r, const char *name) {
+        _cleanup_free_ char *shown = escape_name(name), *doing = strprintf("Freezing \"%s\"", strempty(shown));
+
+        return report_errno(r, strempty(doing));
+}
+
+static int fix_xattrs(const char *path, const char *name) {
+        char list[XATTR_LIST_MAX];
+        ssize_t n;
+
+        n = llistxattr(path, list, sizeof list);
+        if (n < 0)
+                return errno == EOPNOTSUPP ? 0 : failed(-errno, name);
+        for (const char *x = list; x < list + n; x += strlen(x) + 1) {
+                const char *k = startswith(x, "trusted.overlay.");
+
+                if (!k || streq(k, "opaque"))
+                        continue;
+                /* Both are switched off when a root is composed; a layer with them would need its lower for ever. */
+                if (streq(k, "redirect") || streq(k, "metacopy"))
+                        return report_error(0, "NotFreezable", "The changes contain an overlay redirect, which cannot be frozen");
+                if (lremovexattr(path, x) < 0)
+                        return failed(-errno, name);
+        }
+        return 0;
+}
+
+static int visit(int dir, const char *name, const struct stat *st, void *userdata) {
+        char path[64 + NAME_MAX];
+
+        if ((st->st_uid >= DYNAMIC_UID_MIN && st->st_uid <= DYNAMIC_UID_MAX) ||
+            (st->st_gid >= DYNAMIC_UID_MIN && st->st_gid <= DYNAMIC_UID_MAX)) {
+                _cleanup_free_ char *shown = escape_name(name);
+
+                return report_error(0, "NotFreezable", "\"%s\" belongs to a user number of this host (%u)", strempty(shown),
+                                    (unsigned) st->st_uid);
+        }
+        if ((S_ISCHR(st->st_mode) && st->st_rdev != makedev(0, 0)) || S_ISBLK(st->st_mode)) {
+                _cleanup_free_ char *shown = escape_name(name);
+
+                return report_error(0, "NotFreezable", "\"%s\" is a device node", strempty(shown));
+        }
+        report_step("freezing", 0);
+        snprintf(path, sizeof path, "/proc/self/fd/%d/%s", dir, name);
+        return fix_xattrs(path, name);
+}
+
+static bool is_opaque(int fd) {
+        char v;
+
+        return fgetxattr(fd, "trusted.overlay.opaque", &v, 1) == 1 && v == 'y';
+}
+
+/* An empty directory that is there only because something was mounted on, or made below, it. */
+static int prune_directory(int upper, const char *path) {
+        _cleanup_close_ int fd = tree_open(upper, path, O_RDONLY | O_DIRECTORY), parent = -EBADF;
+        const char *name = NULL;
+        struct stat st;
+
+        if (fd < 0 || is_opaque(fd))
+                return 0;
+        parent = tree_open_parent(upper, path, false, &name);
+        if (parent < 0 || fstat(parent, &st) < 0)
+                return 0;
+        if (unlinkat(parent, name, AT_REMOVEDIR) < 0)
+                return errno == ENOTEMPTY || errno == EEXIST ? 0 : failed(-errno, path);
+        return futimens(parent, (struct timespec[2]) { st.st_atim, st.st_mtim }) < 0 ? failed(-errno, path) : 0;
+}
+
+static int prune_empty_file(int upper, const char *path) {
+        _cleanup_close_ int fd = tree_open(upper, path, O_PATH);
+        struct stat st;
+        int r;
+
+        if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size > 0)
+                return 0;
+        r = tree_remove(upper, path);
+        return r < 0 ? failed(r, path) : 0;
+}
+
+static int prune(int upper) {
+        static const char *const gone[] = {
+                "run", "proc", "sys", "dev", "tmp", "var/tmp", "etc/resolv.conf",
+        };
+        static const char *const empty[] = {
+                "var/lib/apt/lists", "var/cache/apt", "var/cache/ldconfig",
+                "home/agent/.cache/v8-compile-cache", "home/agent/.cache/node-compile-cache",
+        };
+        static const char *const dirs[] = { "opt/agentd/runner", "opt/agentd", "opt", "var/tmp", "home/agent/.cache" };
+        static const char *const files[] = { "etc/machine-id", "etc/hostname", "etc/hosts" };
+        int r;
+
+        for (size_t i = 0; i < ELEMENTSOF(gone); i++) {
+                r = tree_remove(upper, gone[i]);
+                if (r < 0)
+                        return failed(r, gone[i]);
+        }
+        for (size_t i = 0; i < ELEMENTSOF(empty); i++) {
+                r = tree_empty(upper, empty[i]);
+                if (r < 0)
+                        return failed(r, empty[i]);
+        }
+        for (size_t i = 0; i < ELEMENTSOF(dirs); i++) {
+                r = prune_directory(upper, dirs[i]);
+                if (r < 0)
+                        return r;
+        }
+        for (size_t i = 0; i < ELEMENTSOF(files); i++) {
+                r = prune_empty_file(upper, files[i]);
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
+int64_t freeze_upper(int upper) {
+        int64_t n;
+        int r;
+
+        r = prune(upper);
+        if (r < 0)
+                return r;
+        n = tree_walk(upper, visit, NULL);
+        return n < 0 ? report_errno((int) n, "Freezing the changes") : n;
+}

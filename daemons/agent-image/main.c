@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * agent-image: makes the file of a layer from a tar on stdin, from Debian's packages, or from the changes of a run. agentd runs it
+ * in a sandboxed unit of its own and checks what comes out of it; it decides nothing and knows no store.
+ */
+#include <fcntl.h>
+#include <getopt.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "basic/fs-util.h"
+#include "basic/log.h"
+#include "basic/string-util.h"
+#include "build.h"
+#include "erofs.h"
+#include "finish.h"
+#include "freeze.h"
+#include "report.h"
+#include "tree.h"
+#include "unpack.h"
+
+typedef struct Arguments {
+        const char *staging, *out, *upper, *mirror;
+        char **packages;
+        UnpackLimits limits;
+} Arguments;
+
+static int usage(void) {
+        fputs("Usage: agent-image import --staging DIR --out FILE [--max-size BYTES] [--max-entries N] < TAR\n"
+              "       agent-image build  --staging DIR --out FILE [--mirror URL] [--packages NAME…]\n"
+              "       agent-image freeze --staging DIR --out FILE --upper DIR\n", stderr);
+        return report_error(0, "InvalidOption", "agent-image was called with wrong arguments");
+}
+
+static int parse(int argc, char *argv[], Arguments *a) {
+        static const struct option options[] = {
+                { "staging",     required_argument, NULL, 's' }, { "out",         required_argument, NULL, 'o' },
+                { "upper",       required_argument, NULL, 'u' }, { "mirror",      required_argument, NULL, 'm' },
+                { "packages",    required_argument, NULL, 'p' }, { "max-size",    required_argument, NULL, 'b' },
+                { "max-entries", required_argument, NULL, 'e' }, {}
+        };
+        int c, r = 0;
+
+        while (r >= 0 && (c = getopt_long(argc, argv, "+", options, NULL)) >= 0)
+                switch (c) {
+                case 's':
+                        a->staging = optarg;
+                        break;
+                case 'o':
+                        a->out = optarg;
+                        break;
+                case 'u':
+                        a->upper = optarg;
+                        break;
+                case 'm':
+                        a->mirror = optarg;
+                        break;
+                case 'p':
+                        r = strv_extend(&a->packages, optarg);
+                        /* All up to the next option. */
+                        while (r >= 0 && optind < argc && !startswith(argv[optind], "--"))
+                                r = strv_extend(&a->packages, argv[optind++]);
+                        break;
+                case 'b':
+                        r = parse_uint64(optarg, &a->limits.bytes_max);
+                        break;
+                case 'e':
+                        r = parse_uint64(optarg, &a->limits.entries_max);
+                        break;
+                default:
+                        r = -EINVAL;
+                }
+        return r < 0 || optind < argc || !a->staging || !a->out ? usage() : 0;
+}
+
+/* The directory in which a root file system is put together; taken away again before the end. */
+static int make_tree(const Arguments *a, char **ret_path, int *ret_fd) {
+        _cleanup_free_ char *path = strprintf("%s/tree", a->staging);
+        int fd;
+
+        if (!path)
+                return report_errno(-ENOMEM, "Starting");
+        if (mkdir(path, 0700) < 0)
+                return report_errno(-errno, "Making the staging directory");
+        fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        if (fd < 0)
+                return report_errno(-errno, "Making the staging directory");
+        *ret_path = TAKE_PTR(path);
+        *ret_fd = fd;
+        return 0;
+}
+
+typedef struct Newest {
+        int64_t started, newest;
+} Newest;
+
+static int find_newest(int dir, const char *name, const struct stat *st, void *userdata) {
+        Newest *n = userdata;
+
+        if (st->st_mtim.tv_sec < n->started)
+                n->newest = MAX(n->newest, (int64_t) st->st_mtim.tv_sec);
+        return 0;
+}
+
+static int build(const Arguments *a, const char *tree, int root, int64_t started, int64_t *ret_newest) {
+        Newest n = { .started = started };
+        int r;
+
+        r = build_debian(tree, a->mirror, a->packages);
+        if (r < 0)
+                return r;
+        if (tree_walk(root, find_newest, &n) < 0)
+                return report_errno(-EIO, "Reading what was installed");
+        *ret_newest = n.newest;
+        return 0;
+}
+
+static int make_image(const Arguments *a, bool import) {
+        _cleanup_free_ char *tree = NULL;
+        _cleanup_close_ int root = -EBADF;
+        int64_t started = time(NULL), newest = 0, entries = 0;
+        char digest[DIGEST_LEN + 1];
+        uint64_t size = 0;
+        int r;
+
+        r = make_tree(a, &tree, &root);
+        if (r < 0)
+                return r;
+        r = import ? unpack_tar(STDIN_FILENO, root, &a->limits, &newest) : build(a, tree, root, started, &newest);
+        if (r >= 0)
+                entries = finish_image(root, started, newest);
+        if (r >= 0 && entries < 0)
+                r = (int) entries;
+        if (r >= 0)
+                r = erofs_make(tree, a->out, digest, &size);
+        (void) rm_rf_at(AT_FDCWD, tree);
+        if (r >= 0)
+                report_result(digest, size, (uint64_t) entries);
+        return r;
+}
+
+static int freeze(const Arguments *a) {
+        _cleanup_close_ int upper = -EBADF;
+        char digest[DIGEST_LEN + 1];
+        uint64_t size = 0;
+        int64_t entries;
+        int r;
+
+        if (!a->upper)
+                return usage();
+        upper = open(a->upper, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        if (upper < 0)
+                return report_errno(-errno, "Opening the run's changes");
+        entries = freeze_upper(upper);
+        if (entries < 0)
+                return (int) entries;
+        r = erofs_make(a->upper, a->out, digest, &size);
+        if (r >= 0)
+                report_result(digest, size, (uint64_t) entries);
+        return r;
+}
+
+int main(int argc, char *argv[]) {
+        Arguments a = { .limits = { .bytes_max = UINT64_C(16) << 30, .entries_max = 2000000 } };
+        const char *verb = argc > 1 ? argv[1] : "";
+        struct rlimit files;
+        int r;
+
+        log_setup("agent-image");
+        umask(0022);
+        /* A walk holds one fd for each level of the tree. */
+        if (getrlimit(RLIMIT_NOFILE, &files) >= 0) {
+                files.rlim_cur = files.rlim_max;
+                (void) setrlimit(RLIMIT_NOFILE, &files);
+        }
+        r = argc > 1 ? parse(argc - 1, argv + 1, &a) : usage();
+        if (r >= 0) {
+                if (streq(verb, "import"))
+                        r = make_image(&a, true);
+                else if (streq(verb, "build"))
+                        r = make_image(&a, false);
+                else if (streq(verb, "freeze"))
+                        r = freeze(&a);
+                else
+                        r = usage();
+        }
+        strv_free(a.packages);
+        return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+}
