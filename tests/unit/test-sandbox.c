@@ -384,14 +384,16 @@ static void test_cancel(void) {
         const char *layers[] = { base, NULL };
         SandboxSpec spec = { .run = RUN_A, .layers = layers, .uid = UID, .disk_max = DISK };
         WorkerSlot *slot = NULL;
+        Answer a = { .fd = -EBADF };
 
         assert(worker_prepare(worker, &spec, never, NULL, &slot) >= 0);
         slot = worker_slot_unref(slot);
         assert(cleanup(RUN_A, false) == 0);
         assert(count_mounts(RUN_A) == 0 && list().n_runs == 0);
         spec.uid = 0;
-        assert(worker_prepare(worker, &spec, on_prepare, &(Answer) {}, NULL) >= 0);
-        assert(list().n_runs == 0);
+        assert(worker_prepare(worker, &spec, on_prepare, &a, NULL) >= 0);
+        await(&a);
+        assert(a.error == -EINVAL && list().n_runs == 0);
 }
 
 static pid_t worker_pid(void) {
