@@ -238,7 +238,7 @@ int verb_cancel(Client *c, int argc _unused_, char **argv) {
                 return r;
         if (!client_json(c)) {
                 if (!client_quiet(c))
-                        notice("Run %s is canceled.", id);
+                        notice("Run %s is being canceled.", id);
                 return STATUS_SUCCESS;
         }
         r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("run", id), SD_JSON_BUILD_PAIR_STRING("result", "canceled"));
