@@ -294,10 +294,10 @@ static void entry_fail(TokenEntry *e, TokenCode code, const char *detail, uint64
                     token_code_to_string(code), strempty(detail));
 }
 
-static void entry_fetched(unsigned status, const char *body, size_t size, TokenCode error, void *userdata) {
+static void entry_fetched(unsigned status, const char *body, size_t size, TokenCode error, const char *detail,
+                          void *userdata) {
         TokenEntry *e = userdata;
         uint64_t now = e->cache->fetcher.now(), life;
-        const char *detail = NULL;
         Secret *token = NULL;
 
         e->fetch = NULL;

@@ -35,9 +35,11 @@ typedef struct TokenGrant {
 typedef void (*token_ready_t)(const TokenGrant *grant, void *userdata);
 
 /* How tokens are fetched: token-fetch.h in the daemon, a fake in tests. */
-typedef void (*token_fetched_t)(unsigned status, const char *body, size_t size, TokenCode error, void *userdata);
+typedef void (*token_fetched_t)(unsigned status, const char *body, size_t size, TokenCode error, const char *detail,
+                                void *userdata);
 typedef struct TokenFetcher {
-        /* Starts; calls FETCHED once, later, from the event loop: with ERROR TOKEN_OK where there was an answer. */
+        /* Starts; calls FETCHED once, later, from the event loop: with ERROR TOKEN_OK where there was an answer,
+         * else with a static DETAIL for the log. */
         int (*start)(void *context, const TokenKey *key, token_fetched_t fetched, void *userdata, void **ret);
         void (*cancel)(void *handle);
         void *context;

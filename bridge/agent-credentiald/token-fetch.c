@@ -68,14 +68,20 @@ static void on_done(const HttpFetchResult *result, void *userdata) {
         token_fetched_t fetched = f->fetched;
         void *u = f->userdata;
         TokenCode error = TOKEN_OK;
+        const char *detail = NULL;
 
-        if (result->refused)
-                error = TOKEN_NOT_ALLOWED;
-        else if (result->code != CURLE_OK)
-                error = result->code == CURLE_WRITE_ERROR || result->code == CURLE_FILESIZE_EXCEEDED ? TOKEN_BAD_ANSWER :
-                                                                                                     TOKEN_UNAVAILABLE;
+        if (result->code != CURLE_OK) {
+                /* One of several addresses may have been refused and another one have been dialled. */
+                if (result->refused && result->code == CURLE_COULDNT_CONNECT)
+                        error = TOKEN_NOT_ALLOWED;
+                else if (result->code == CURLE_FILESIZE_EXCEEDED)
+                        error = TOKEN_BAD_ANSWER;
+                else
+                        error = TOKEN_UNAVAILABLE;
+                detail = curl_easy_strerror(result->code);
+        }
 
-        fetched(result->status, result->body, result->size, error, u);
+        fetched(result->status, result->body, result->size, error, detail, u);
 
         http_fetch_free(f->http);
         free(f);

@@ -121,13 +121,13 @@ static void fake_cancel(void *handle) {
 static void fake_answer(unsigned status, const char *body) {
         assert(fake.running);
         fake.running = false;
-        fake.fetched(status, body, strlen(body), TOKEN_OK, fake.userdata);
+        fake.fetched(status, body, strlen(body), TOKEN_OK, NULL, fake.userdata);
 }
 
 static void fake_fail(TokenCode code) {
         assert(fake.running);
         fake.running = false;
-        fake.fetched(0, NULL, 0, code, fake.userdata);
+        fake.fetched(0, NULL, 0, code, "failed", fake.userdata);
 }
 
 static const TokenFetcher fetcher = {
