@@ -29,7 +29,7 @@ static void expect(const char *s, AddressVerdict want) {
         resolve(s, &sa, &len);
         AddressVerdict v = address_classify((struct sockaddr *) &sa, len);
         if (v != want)
-                fprintf(stderr, "%s: %d, want %d\n", s, v, want);
+                fprintf(stderr, "%s: %d, want %d\n", s, (int) v, (int) want);
         assert(v == want);
         assert(address_guard_permits(NULL, (struct sockaddr *) &sa, len) == (want == ADDRESS_PUBLIC));
 }
