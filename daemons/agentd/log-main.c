@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
  * agentd-log RUN [--follow]: the journal's entries of one run as lines of JSON: {"message":…,"priority":N,"ts":µs}. Only
- * entries count whose AGENT_RUN= was set by somebody whom the sandbox is not: PID 1 (for the unit's own output) and the
- * bridge, which are told by trusted fields. With --follow it ends with the run, when agentd says so in the journal.
+ * entries count that are known by trusted fields to come from the run's unit (its output) or from our daemons (what it
+ * posted, and its end). With --follow it ends with the run, when agentd says so in the journal.
  */
 #include <poll.h>
 #include <pwd.h>
@@ -42,7 +42,8 @@ static bool entry_is_trusted(sd_journal *j, const char *run) {
         p = startswith(unit, "agent-run-");
         if (p)
                 return strlen(p) > RUN_ID_LEN && memcmp(p, run, RUN_ID_LEN) == 0;
-        return streq(unit, "agent-bridged.service") || streq(unit, "agentd.service") || streq(unit, "init.scope");
+        /* Not PID 1's lines about the unit (init.scope): what they say of the end, the run's message says better. */
+        return streq(unit, "agent-bridged.service") || streq(unit, "agentd.service");
 }
 
 static int print_entry(sd_journal *j, bool *ret_end) {
