@@ -144,6 +144,9 @@ static void exercise(Store *s) {
                 assert(store_run_list(s, &f, ignore_run, NULL) >= 0);
         }
         f = STORE_RUN_FILTER_ANY;
+        f.result = RUN_RESULT_LOST; /* nobody has one */
+        assert(store_run_list(s, &f, ignore_run, NULL) == 0);
+        f = STORE_RUN_FILTER_ANY;
         f.parent = id;
         assert(store_run_list(s, &f, ignore_run, NULL) == 0);
 }
@@ -202,13 +205,13 @@ static void check_plan(sqlite3 *db, const char *sql) {
         sqlite3_finalize(st);
 }
 
-static void add_finished(sqlite3 *db) {
+static void add_finished(sqlite3 *db, const char *user, RunResult result) {
         _cleanup_free_ char *sql = strprintf(
                 "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d) "
                 "INSERT INTO runs (id, user_id, lane_id, uid, trigger, input_digest, priority, keep, timeout_usec, "
-                "state, result, created_usec, queued_usec, finished_usec) SELECT printf('%%032x', i), u.id, l.id, 1000, "
-                "'bulk', '" D1 "', 0, 0, 1, 3, 0, i, i, i FROM n, users u, lanes l "
-                "WHERE u.name = 'alice' AND l.agent = 'x'", N_FINISHED);
+                "state, result, created_usec, queued_usec, finished_usec) SELECT printf('%%06x%%026x', u.id, i), u.id, l.id, "
+                "1000, 'bulk', '" D1 "', 0, 0, 1, 3, %d, i, i, i FROM n JOIN users u JOIN lanes l ON l.user_id = u.id "
+                "WHERE u.name = '%s' AND l.agent = 'x'", N_FINISHED, (int) result, user);
 
         assert(sql && sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK);
         assert(number(db, "SELECT COUNT(*) FROM runs WHERE state = 3") >= N_FINISHED);
@@ -221,9 +224,12 @@ static void test_cost(void) {
         uint64_t few, many;
 
         add_agent(s, "alice", "x", 100);
+        add_agent(s, "bob", "x", 100);
         exercise(s); /* prepares */
         few = measure(s, &statements);
-        add_finished(db);
+        /* Others may have many of the result that alice asks for and has never had. */
+        add_finished(db, "alice", RUN_RESULT_SUCCESS);
+        add_finished(db, "bob", RUN_RESULT_OOM_KILL);
         many = measure(s, NULL);
         /* A list has more rows to show now, up to its limit; beyond that nothing may grow. */
         assert(few > 0 && many < 2 * few);
