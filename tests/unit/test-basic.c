@@ -62,7 +62,8 @@ static void check(Parser f, const char *s, int expected, uint64_t value) {
 }
 
 static void test_parse(void) {
-        static const char *const no_numbers[] = { "", " ", " 1", "1 ", "+1", "-1", "0x1", "1.5", "1e3", "a", "1a", "\xc2\xb2" };
+        static const char *const no_numbers[] = { "", " ", " 1", "1 ", "+1", "-1", "0x1", "1.5", "1e3", "a", "1a",
+                "\xc2\xb2" };
 
         for (size_t i = 0; i < ELEMENTSOF(no_numbers); i++) {
                 check(parse_uint64, no_numbers[i], -EINVAL, 0);
@@ -108,7 +109,8 @@ static void test_parse(void) {
 }
 
 static void test_encoding(void) {
-        static const char *const bad_url[] = { "A", "AA=", "AA==", "A+", "A/", "A ", "AB", "AAB", "A\n", "AAAAA", "\xc3\xa4" };
+        static const char *const bad_url[] = { "A", "AA=", "AA==", "A+", "A/", "A ", "AB", "AAB", "A\n", "AAAAA",
+                "\xc3\xa4" };
         static const char *const bad_std[] = { "AA", "AB==", "AAB=", "====", "A===", "AA=A", "A-==", "A_==", "AAA\n" };
         uint8_t bytes[256], back[4];
         void *out = NULL;
@@ -139,7 +141,8 @@ static void test_encoding(void) {
 
 static void test_names(void) {
         static const char *const good[] = { "a", "a1", "market-data", "x.y_z", "0", "a_" };
-        static const char *const bad[] = { "", ".", "..", "a..b", "-a", "a-", "a.", "_a", "A", "a/b", "a b", "a\n", "\xc3\xa4", "a@" };
+        static const char *const bad[] = { "", ".", "..", "a..b", "-a", "a-", "a.", "_a", "A", "a/b", "a b", "a\n",
+                "\xc3\xa4", "a@" };
         char id[RUN_ID_LEN + 1], next[RUN_ID_LEN + 1], long_name[300];
 
         memset(long_name, 'a', sizeof long_name);
@@ -154,7 +157,8 @@ static void test_names(void) {
         assert(!object_name_is_valid(long_name));
         long_name[64] = 'a';
         long_name[256] = 0;
-        assert(!object_name_is_valid(long_name) && !token_name_is_valid(long_name) && !artifact_name_is_valid(long_name));
+        assert(!object_name_is_valid(long_name) && !token_name_is_valid(long_name) &&
+               !artifact_name_is_valid(long_name));
         long_name[255] = 0;
         assert(artifact_name_is_valid(long_name));
         assert(token_name_is_valid("A.b_c:d-9") && !token_name_is_valid("") && !token_name_is_valid("a b"));
@@ -167,7 +171,8 @@ static void test_names(void) {
         assert(memcmp(id, next, 11) <= 0); /* by age */
         id[3] = 'A';
         assert(!run_id_is_valid(id) && !run_id_is_valid("") && !run_id_is_valid(NULL));
-        assert(!run_id_is_valid("0000000000000000000000000000000") && !run_id_is_valid("000000000000000000000000000000000"));
+        assert(!run_id_is_valid("0000000000000000000000000000000") &&
+               !run_id_is_valid("000000000000000000000000000000000"));
         assert(digest_is_valid("sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"));
         assert(!digest_is_valid("sha256:E3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"));
         assert(!digest_is_valid("sha256:../../x") && !digest_is_valid(NULL));
@@ -193,8 +198,10 @@ static void refused(const char *text, size_t size, const char *part) {
 
 static void test_json(void) {
         static const char *const malformed[] = {
-                "{", "}", "[1,]", "{\"a\":}", "{\"a\" 1}", "{'a':1}", "{a:1}", "{} {}", "01", "+1", ".5", "1.", "nan", "tru",
-                "\"a", "\"\\x41\"", "\"\\ud800\"", "\"\\u0000\"", "{\"a\\u0000\":1}", "\"\t\"", "// x\n1", "\xef\xbb\xbf{}",
+                "{", "}", "[1,]", "{\"a\":}", "{\"a\" 1}", "{'a':1}", "{a:1}", "{} {}", "01", "+1", ".5", "1.", "nan",
+                "tru",
+                "\"a", "\"\\x41\"", "\"\\ud800\"", "\"\\u0000\"", "{\"a\\u0000\":1}", "\"\t\"", "// x\n1",
+                "\xef\xbb\xbf{}",
         };
         static const struct {
                 const char *text, *canonical;
@@ -292,9 +299,12 @@ static void test_json_object(void) {
                 { "{\"name\":\"a\",\"number\":-1}", "line 1: number: must be a whole number, not negative" },
                 { "{\"name\":\"a\",\"number\":1.0}", "line 1: number: must be a whole number, not negative" },
                 { "{\"name\":\"a\",\"number\":1e3}", "line 1: number: must be a whole number, not negative" },
-                { "{\"name\":\"a\",\"number\":18446744073709551616}", "line 1: number: must be a whole number, not negative" },
-                { "{\"name\":\"a\",\"size\":\"1X\"}", "line 1: size: must be a size such as \"512M\" or a number of bytes" },
-                { "{\"name\":\"a\",\"size\":1e3}", "line 1: size: must be a size such as \"512M\" or a number of bytes" },
+                { "{\"name\":\"a\",\"number\":18446744073709551616}",
+                "line 1: number: must be a whole number, not negative" },
+                { "{\"name\":\"a\",\"size\":\"1X\"}",
+                "line 1: size: must be a size such as \"512M\" or a number of bytes" },
+                { "{\"name\":\"a\",\"size\":1e3}",
+                "line 1: size: must be a size such as \"512M\" or a number of bytes" },
                 { "{\"name\":\"a\",\"time\":18446744073709551615}",
                   "line 1: time: must be a time span such as \"10min\" or a number of seconds" },
                 { "{\"name\":\"a\",\"flag\":1}", "line 1: flag: must be true or false" },
@@ -318,8 +328,8 @@ static void test_json_object(void) {
 
         _cleanup_free_ char *error = NULL;
         Outer o = {};
-        assert(read_outer("{\"name\":\"a\",\"list\":[\"x\",\"\"],\"flag\":true,\"number\":18446744073709551615,\"size\":\"2K\","
-                          "\"time\":90,\"inner\":{\"size\":7}}", &o, &error) == 0);
+        assert(read_outer("{\"name\":\"a\",\"list\":[\"x\",\"\"],\"flag\":true,\"number\":18446744073709551615,"
+                          "\"size\":\"2K\",\"time\":90,\"inner\":{\"size\":7}}", &o, &error) == 0);
         assert(!error && streq(o.name, "a") && strv_length(o.list) == 2 && o.flag && o.number == UINT64_MAX);
         assert(o.size == 2048 && o.time == 90 * USEC_PER_SEC && o.inner.size == 7);
         free(o.name);
@@ -422,7 +432,8 @@ static void test_config(void) {
                 {},
         };
         static const char *const bad[] = {
-                "[A]\nSize=x\n", "[A]\nSize\n", "[A\nSize=1\n", "[B]\nFlag=maybe\n", "[B]\nNumber=-1\n", "[B]\nTime=1x\n",
+                "[A]\nSize=x\n", "[A]\nSize\n", "[A\nSize=1\n", "[B]\nFlag=maybe\n", "[B]\nNumber=-1\n",
+                "[B]\nTime=1x\n",
                 "[A] x\n",
         };
         Conf c = { .number = 5 };
@@ -433,7 +444,8 @@ static void test_config(void) {
                 return;
         }
         assert(config_load("t.conf", table, &c) == 0 && c.number == 5); /* no file at all is fine */
-        put("/run/agentd-config/t.conf", "# c\n; c\n\n[A]\n S = a b # c \nL= x  y\nL=z\nSize=1K\nNumber=9\n[B]\nTime=2min\nFlag=yes");
+        put("/run/agentd-config/t.conf",
+            "# c\n; c\n\n[A]\n S = a b # c \nL= x  y\nL=z\nSize=1K\nNumber=9\n[B]\nTime=2min\nFlag=yes");
         put("/run/agentd-config/t.conf.d/20-x.conf", "[B]\nNumber=20\n");
         put("/run/agentd-config/t.conf.d/10-x.conf", "[B]\nNumber=10\nTime=1h\n");
         put("/run/agentd-config/t.conf.d/30-x.ignored", "[B]\nNumber=30\n");

@@ -50,11 +50,13 @@ static void bad_member(const char *others, const char *text, const char *key) {
 
 static void test_whole(void) {
         static const char text[] =
-                "{\"name\":\"analyst\",\"description\":\"draws \\u00e4\",\"image\":\"analyst-base\",\"kind\":\"command\",\n"
+                "{\"name\":\"analyst\",\"description\":\"draws \\u00e4\","
+                "\"image\":\"analyst-base\",\"kind\":\"command\",\n"
                 "\"command\":[\"/usr/bin/python3\",\"-c\",\"a\\nb $HOME %i\",\"\"],\n"
                 "\"environment\":{\"Z\":\"1\",\"A_b\":\"tab\\tline\\n\",\"EMPTY\":\"\"},\n"
                 "\"services\":[\"z\",\"market-data\"],\n"
-                "\"limits\":{\"memory\":\"256M\",\"cpu\":1.5,\"tasks\":10,\"timeout\":\"2min\",\"disk\":1048576,\"files\":100,"
+                "\"limits\":{\"memory\":\"256M\",\"cpu\":1.5,\"tasks\":10,\"timeout\":\"2min\",\"disk\":1048576,"
+                "\"files\":100,"
                 "\"artifacts\":0,\"artifact_size\":\"1K\",\"log\":\"1M\"},\n"
                 "\"concurrency\":3,\"isolation\":\"unit\"}";
         _cleanup_(definition_freep) Definition *d = NULL, *again = NULL;
@@ -165,7 +167,8 @@ static void test_types(void) {
 static void test_numbers(void) {
         static const char *const numbers[] = {
                 "0", "-1", "1.5", "1e400", "-1e400", "18446744073709551615", "18446744073709551616",
-                "99999999999999999999999999", "1e3", "9223372036854775808", "\"1e3\"", "\" 1\"", "\"-1\"", "\"infinity\"",
+                "99999999999999999999999999", "1e3", "9223372036854775808", "\"1e3\"", "\" 1\"", "\"-1\"",
+                "\"infinity\"",
                 "\"1KK\"", "\"99999999999999999999G\"", "\"18446744073709551615T\"",
         };
 
@@ -197,7 +200,8 @@ static void test_names(void) {
         char long_name[301];
         const char *const names[] = {
                 "", "A", "a/b", "..", "a..b", "-a", ".a", "a b", "a\\nb", "a\\tb", "\\u00e4", "a.", "a-", "a@b", "a%25",
-                "../../etc/passwd", "a\\\\b", "a\\u007f", "a:b", "a'b", "a;b", "$a", "64ccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc",
+                "../../etc/passwd", "a\\\\b", "a\\u007f", "a:b", "a'b", "a;b", "$a",
+                "64ccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc",
                 long_name,
         };
 
@@ -225,7 +229,8 @@ static void test_names(void) {
 
 static void test_command_and_environment(void) {
         static const char *const commands[] = {
-                "[\"\"]", "[\"sh\"]", "[\"./x\"]", "[\"/\"]", "[\"/bin/\"]", "[\"/bin/../x\"]", "[\"/./x\"]", "[\"//x\"]",
+                "[\"\"]", "[\"sh\"]", "[\"./x\"]", "[\"/\"]", "[\"/bin/\"]", "[\"/bin/../x\"]", "[\"/./x\"]",
+                "[\"//x\"]",
                 "[\"/x\\n\"]", "[\"-/x\"]", "[\"@/x\"]", "[\"+/x\"]", "[\"/x\",1]", "[\"/x\",null]", "[\"/x\",[\"y\"]]",
         };
         static const char *const reserved[] = {
@@ -315,7 +320,8 @@ static void test_policy(void) {
         _cleanup_free_ char *text = NULL;
 
         assert(parse("{" ALL ",\"environment\":{\"A\":\"1\",\"B\":\"2\"}}", 0, &a, NULL) == 0);
-        assert(parse("{" COMMAND ",\"environment\":{\"B\":\"2\",\"A\":\"1\"}," KIND "," IMAGE "," NAME "}", 0, &b, NULL) == 0);
+        assert(parse("{" COMMAND ",\"environment\":{\"B\":\"2\",\"A\":\"1\"}," KIND "," IMAGE "," NAME "}", 0, &b,
+                     NULL) == 0);
         assert(parse("{" ALL ",\"environment\":{\"A\":\"1\",\"B\":\"3\"}}", 0, &c, NULL) == 0);
         assert(json_parse("{\"m\":{\"x\":1,\"y\":2},\"n\":{}}", 26, &services, NULL) == 0);
         assert(json_parse("{\"n\":{},\"m\":{\"y\":2,\"x\":1}}", 26, &reordered, NULL) == 0);
@@ -337,7 +343,8 @@ static void test_settings(void) {
         } cpus[] = {
                 { "1", 1000000 }, { "0.5", 500000 }, { "150%", 1500000 }, { "2.25", 2250000 }, { "0.000001", 1 },
                 { "0", 0 }, { "", 0 }, { "-1", 0 }, { "1.", 0 }, { ".5", 0 }, { "1.0000001", 0 }, { "1e3", 0 },
-                { "nan", 0 }, { "%", 0 }, { "1 ", 0 }, { "99999999999999999999", 0 }, { "100001", 0 }, { "12.5%", 125000 },
+                { "nan", 0 }, { "%", 0 }, { "1 ", 0 }, { "99999999999999999999", 0 }, { "100001", 0 },
+                { "12.5%", 125000 },
         };
 
         for (size_t i = 0; i < ELEMENTSOF(cpus); i++) {

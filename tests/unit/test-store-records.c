@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The contract of all else in the store: a run's calls and artifacts, agents and heads, images, services, blobs, events. */
+/* The contract of all else in the store: calls and artifacts, agents and heads, images, services, blobs, events. */
 #include "store-contract.h"
 
 static int sum_calls(unsigned attempt, const char *call_id, const char *json, void *userdata) {

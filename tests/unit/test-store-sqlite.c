@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * What only the SQLite back end can be asked: that its work does not grow with the finished runs (by plan and by counted
- * steps of SQLite's machine, never by the clock), that a power cut leaves a whole transaction or none of it, what a full
- * disk does, and that a damaged, foreign or newer database is refused and left as it is.
+ * What only the SQLite back end can be asked: that its work does not grow with the finished runs (by plan and by
+ * counted steps of SQLite's machine, never by the clock), that a power cut leaves a whole transaction or none of it,
+ * what a full disk does, and that a damaged, foreign or newer database is refused and left as it is.
  */
 #include <sched.h>
 #include <signal.h>
@@ -41,13 +41,16 @@ static void check_whole(sqlite3 *db) {
         assert(streq((const char *) sqlite3_column_text(st, 0), "ok"));
         sqlite3_finalize(st);
         /* The counters say what is there. */
-        assert(number(db, "SELECT COUNT(*) FROM users u WHERE queued <> (SELECT COUNT(*) FROM runs WHERE user_id = u.id "
+        assert(number(db,
+               "SELECT COUNT(*) FROM users u WHERE queued <> (SELECT COUNT(*) FROM runs WHERE user_id = u.id "
                           "AND state = 0) OR live <> (SELECT COUNT(*) FROM runs WHERE user_id = u.id AND "
                           "state IN (1, 2))") == 0);
-        assert(number(db, "SELECT COUNT(*) FROM lanes l WHERE queued <> (SELECT COUNT(*) FROM runs WHERE lane_id = l.id "
+        assert(number(db,
+               "SELECT COUNT(*) FROM lanes l WHERE queued <> (SELECT COUNT(*) FROM runs WHERE lane_id = l.id "
                           "AND state = 0) OR live <> (SELECT COUNT(*) FROM runs WHERE lane_id = l.id AND "
                           "state IN (1, 2))") == 0);
-        assert(number(db, "SELECT COUNT(*) FROM runs r WHERE NOT EXISTS (SELECT 1 FROM run_inputs i WHERE i.seq = r.seq)"
+        assert(number(db,
+               "SELECT COUNT(*) FROM runs r WHERE NOT EXISTS (SELECT 1 FROM run_inputs i WHERE i.seq = r.seq)"
                           " AND r.trigger <> 'bulk'") == 0);
 }
 
@@ -209,8 +212,8 @@ static void add_finished(sqlite3 *db, const char *user, RunResult result) {
         _cleanup_free_ char *sql = strprintf(
                 "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d) "
                 "INSERT INTO runs (id, user_id, lane_id, uid, trigger, input_digest, priority, keep, timeout_usec, "
-                "state, result, created_usec, queued_usec, finished_usec) SELECT printf('%%06x%%026x', u.id, i), u.id, l.id, "
-                "1000, 'bulk', '" D1 "', 0, 0, 1, 3, %d, i, i, i FROM n JOIN users u JOIN lanes l ON l.user_id = u.id "
+                "state, result, created_usec, queued_usec, finished_usec) SELECT "
+                "printf('%%06x%%026x', u.id, i), u.id, l.id, 1000, 'bulk', '" D1 "', 0, 0, 1, 3, %d, i, i, i FROM n JOIN users u JOIN lanes l ON l.user_id = u.id "
                 "WHERE u.name = '%s' AND l.agent = 'x'", N_FINISHED, (int) result, user);
 
         assert(sql && sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK);

@@ -206,8 +206,8 @@ int sq_queue_next(Store *s, uint64_t *ret_usec) {
         int r;
 
         r = sq_number(SQLITE_STORE(s), &usec,
-                      "SELECT not_before_usec FROM runs WHERE state = 0 AND not_before_usec > 0 AND not_before_usec > ? "
-                      "AND cancel_by IS NULL ORDER BY not_before_usec LIMIT 1",
+                      "SELECT not_before_usec FROM runs WHERE state = 0 AND not_before_usec > 0 "
+                      "AND not_before_usec > ? AND cancel_by IS NULL ORDER BY not_before_usec LIMIT 1",
                       "u", sq_now());
         if (r < 0 && r != -ENOENT)
                 return r;

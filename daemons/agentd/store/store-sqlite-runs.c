@@ -41,7 +41,8 @@ int sq_run_from_row(sqlite3_stmt *st, StoreRun *ret) {
         run.fence = sq_column_u64(st, 16);
         run.lease_usec = sq_column_u64(st, 17);
         run.not_before_usec = sq_column_u64(st, 18);
-        run.sandbox_uid = sqlite3_column_type(st, 26) == SQLITE_NULL ? (uid_t) -1 : (uid_t) sqlite3_column_int64(st, 26);
+        run.sandbox_uid = sqlite3_column_type(st, 26) == SQLITE_NULL ? (uid_t) -1 :
+                                                                       (uid_t) sqlite3_column_int64(st, 26);
         run.created_usec = sq_column_u64(st, 27);
         run.queued_usec = sq_column_u64(st, 28);
         run.claimed_usec = sq_column_u64(st, 29);

@@ -240,7 +240,8 @@ int store_run_set_running(Store *s, const char *id, uint64_t fence, const char *
 int store_run_requeue(Store *s, const char *id, uint64_t fence, const char *message, uint64_t not_before_usec);
 
 /* Notes who wants it gone; the first one counts. *ret_state tells what is left to do (queued: finish it at once with
- * the fence from store_run_get(); claim passes such runs over). -EALREADY where it is finished. 1: noted, 0: was noted. */
+ * the fence from store_run_get(); claim passes such runs over). -EALREADY where it is finished. 1: noted, 0: it was
+ * noted before. */
 int store_run_cancel_request(Store *s, const char *id, const char *by, RunState *ret_state);
 
 /* The runner's own result. First one wins: 1 stored, 0 there is one already. -ESTALE: not the current attempt, or
