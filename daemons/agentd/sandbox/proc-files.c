@@ -43,7 +43,7 @@ static int put(int dirfd, const char *name, const char *text) {
         return r;
 }
 
-/* The first N processors of the host's, numbered from 0; blocks end with an empty line. */
+/* N times the host's first processor, numbered from 0; a block ends with an empty line. */
 static int put_cpuinfo(int dirfd, unsigned n) {
         _cleanup_free_ char *host = NULL, *out = NULL;
         size_t size = 0;
@@ -57,7 +57,7 @@ static int put_cpuinfo(int dirfd, unsigned n) {
         if (!f)
                 return -ENOMEM;
         for (unsigned i = 0; i < n; i++) {
-                /* A limit above the host's count repeats the first block. */
+                /* The first block again and again: no two CPUs of a run differ. */
                 for (const char *p = host; *p && *p != '\n';) {
                         const char *end = strchr(p, '\n') ?: p + strlen(p);
 
@@ -115,7 +115,8 @@ static int put_meminfo(int dirfd, uint64_t memory_max) {
                 "AnonPages", "Mapped", "Shmem", "KReclaimable", "Slab", "SReclaimable", "SUnreclaim", "PageTables",
                 "Committed_AS",
         };
-        uint64_t total = memory_max > 0 ? memory_max / 1024 : host_number("/proc/meminfo", "MemTotal:", 0);
+        uint64_t host = host_number("/proc/meminfo", "MemTotal:", 0);
+        uint64_t total = memory_max > 0 ? MIN(memory_max / 1024, host) : host;
         _cleanup_free_ char *out = NULL;
         size_t size = 0;
         FILE *f;
@@ -185,8 +186,10 @@ int proc_files_write(int dirfd, const char *run, unsigned cpus, uint64_t memory_
         long host = sysconf(_SC_NPROCESSORS_ONLN);
         int r;
 
-        if (cpus == 0)
-                cpus = host > 0 ? (unsigned) host : 1;
+        /* A limit above what the host has is no more than that. */
+        if (host > 0 && (cpus == 0 || cpus > (unsigned) host))
+                cpus = (unsigned) host;
+        cpus = MAX(cpus, 1U);
         online = cpus == 1 ? strdup("0\n") : strprintf("0-%u\n", cpus - 1);
         r = put(dirfd, "online", online);
         if (r >= 0)

@@ -81,7 +81,7 @@ static bool is_string(const char *s, size_t size) {
 }
 
 static bool hostname_is_valid(const char *s) {
-        return s[strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-")] == 0;
+        return s[strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")] == 0;
 }
 
 static int do_prepare(Server *s, const WorkerRequest *q) {
