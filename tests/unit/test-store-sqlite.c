@@ -213,7 +213,8 @@ static void add_finished(sqlite3 *db, const char *user, RunResult result) {
                 "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d) "
                 "INSERT INTO runs (id, user_id, lane_id, uid, trigger, input_digest, priority, keep, timeout_usec, "
                 "state, result, created_usec, queued_usec, finished_usec) SELECT "
-                "printf('%%06x%%026x', u.id, i), u.id, l.id, 1000, 'bulk', '" D1 "', 0, 0, 1, 3, %d, i, i, i FROM n JOIN users u JOIN lanes l ON l.user_id = u.id "
+                "printf('%%06x%%026x', u.id, i), u.id, l.id, 1000, 'bulk', '" D1 "', 0, 0, 1, 3, %d, i, i, i "
+                "FROM n JOIN users u JOIN lanes l ON l.user_id = u.id "
                 "WHERE u.name = '%s' AND l.agent = 'x'", N_FINISHED, (int) result, user);
 
         assert(sql && sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK);

@@ -16,8 +16,8 @@ static int agent_id(SqliteStore *q, const char *user, const char *name, uint64_t
 static int add_generation(SqliteStore *q, uint64_t agent, const StoreGeneration *g, uint64_t now) {
         return sq_run(q,
                       "INSERT INTO generations (agent_id, number, digest, parent, created_usec, author, note, "
-                      "manifest) VALUES (?1, (SELECT COALESCE(MAX(number), 0) + 1 FROM generations WHERE agent_id = ?1), "
-                      "?, ?, ?, ?, ?, ?)",
+                      "manifest) VALUES (?1, "
+                      "(SELECT COALESCE(MAX(number), 0) + 1 FROM generations WHERE agent_id = ?1), ?, ?, ?, ?, ?, ?)",
                       "ussusss", agent, g->digest, g->parent, g->created_usec > 0 ? g->created_usec : now,
                       strempty(g->author), g->note, g->manifest);
 }
