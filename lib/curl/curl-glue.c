@@ -344,6 +344,18 @@ int curl_transfer_add_header(CurlTransfer *t, const char *name, const char *valu
         return 0;
 }
 
+int curl_transfer_suppress_header(CurlTransfer *t, const char *name) {
+        _cleanup_free_ char *line = strprintf("%s:", name);
+        if (!line)
+                return -ENOMEM;
+
+        struct curl_slist *l = curl_slist_append(t->headers, line);
+        if (!l)
+                return -ENOMEM;
+        t->headers = l;
+        return 0;
+}
+
 int curl_transfer_start(CurlTransfer *t, curl_done_t done, void *userdata) {
         CurlGlue *g = t->glue;
 

@@ -44,6 +44,8 @@ DEFINE_CLEANUP(CurlTransfer *, curl_transfer_free);
 CURL *curl_transfer_handle(CurlTransfer *t);
 /* Adds one header line. Refuses (-EINVAL) names that are no token and values with control characters. */
 int curl_transfer_add_header(CurlTransfer *t, const char *name, const char *value);
+/* Keeps libcurl from adding a header of its own with that name. */
+int curl_transfer_suppress_header(CurlTransfer *t, const char *name);
 int curl_transfer_start(CurlTransfer *t, curl_done_t done, void *userdata);
 /* Lifts what CURL_WRITEFUNC_PAUSE / CURL_READFUNC_PAUSE put on; from the next turn of the loop, so it may be called anywhere. */
 void curl_transfer_unpause(CurlTransfer *t);

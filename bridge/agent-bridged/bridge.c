@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* See bridge.h. This file: the whole's life, from the configuration to the drain. */
+
+#include <signal.h>
+#include <systemd/sd-daemon.h>
+
+#include "basic/config.h"
+#include "basic/log.h"
+#include "basic/string-util.h"
+#include "bridge.h"
+#include "fd-store.h"
+#include "report.h"
+#include "routes.h"
+
+/* How long reports may take after the last request has ended. */
+#define FLUSH_USEC (5 * USEC_PER_SEC)
+
+static int load_config(BridgeConfig *ret) {
+        static const ConfigItem table[] = {
+                { "Upstream", "AllowAddresses", config_parse_strv, offsetof(BridgeConfig, allow_addresses) },
+                { "Upstream", "CAFile", config_parse_string, offsetof(BridgeConfig, ca_file) },
+                { "Bridge", "ConnectionsMax", config_parse_unsigned, offsetof(BridgeConfig, connections_max) },
+                { "Bridge", "DrainSec", config_parse_timespan, offsetof(BridgeConfig, drain_usec) },
+                {},
+        };
+
+        int r = config_load("bridge.conf", table, ret);
+        if (r < 0)
+                return log_error_errno(r, "Failed to read bridge.conf: %m");
+        if (ret->connections_max == 0 || ret->connections_max > 65536)
+                return log_error_errno(-EINVAL, "bridge.conf: ConnectionsMax= must be from 1 to 65536.");
+        return 0;
+}
+
+int bridge_new(const BridgePaths *paths, Bridge **ret) {
+        HttpServerOptions options = HTTP_SERVER_OPTIONS_DEFAULT;
+
+        _cleanup_(bridge_freep) Bridge *b = calloc(1, sizeof(Bridge));
+        if (!b)
+                return log_oom();
+        b->config = (BridgeConfig) { .connections_max = 256, .drain_usec = 30 * USEC_PER_SEC };
+        if (paths)
+                b->paths = *paths;
+        b->paths.live = b->paths.live ?: LIVE_DIRECTORY;
+        b->paths.keys = b->paths.keys ?: BRIDGE_KEYS_DIRECTORY;
+        b->paths.material = b->paths.material ?: BRIDGE_MATERIAL_SOCKET;
+
+        int r = load_config(&b->config);
+        if (r < 0)
+                return r;
+        options.connections_max = (unsigned) b->config.connections_max;
+
+        b->runs = strmap_new();
+        if (!b->runs)
+                return log_oom();
+        r = sd_event_default(&b->event);
+        if (r < 0)
+                return log_error_errno(r, "Failed to make the event loop: %m");
+        r = address_guard_new(b->config.allow_addresses, &b->guard);
+        if (r < 0)
+                return log_error_errno(r, "bridge.conf: AllowAddresses= is not a list of address/prefix: %m");
+        r = curl_glue_new(b->event, &(CurlGlueOptions) { .guard = b->guard, .ca_file = b->config.ca_file }, &b->curl);
+        if (r < 0)
+                return log_error_errno(r, "Failed to set up libcurl: %m");
+        r = http_server_new(b->event, &options, &b->server);
+        if (r < 0)
+                return log_error_errno(r, "Failed to make the HTTP server: %m");
+        r = key_set_load(b->paths.keys, &b->keys);
+        if (r < 0)
+                return log_error_errno(r, "Failed to load the public keys: %m");
+        r = live_cache_new(b->paths.live, &b->live);
+        if (r < 0)
+                return log_error_errno(r, "Failed to look at the live files: %m");
+        r = report_queue_new(b, &b->reports);
+        if (r < 0)
+                return log_oom();
+
+        *ret = TAKE_PTR(b);
+        return 0;
+}
+
+Bridge *bridge_free(Bridge *b) {
+        BridgeRun *run;
+
+        if (!b)
+                return NULL;
+
+        /* What holds the others' objects goes first: requests, then what they wait for, then the bus. */
+        while (b->runs && (run = strmap_first(b->runs)))
+                bridge_run_free(run);
+        http_server_free(b->server);
+        report_queue_free(b->reports);
+        curl_glue_free(b->curl);
+        address_guard_free(b->guard);
+        live_cache_free(b->live);
+        key_set_free(b->keys);
+        strmap_free(b->runs);
+        sd_event_source_disable_unref(b->drain_timer);
+        sd_bus_flush_close_unref(b->bus);
+        sd_event_unref(b->event);
+        strv_free(b->config.allow_addresses);
+        free(b->config.ca_file);
+        return mfree(b);
+}
+
+/* >0: taken. */
+static int take_back(const char *run, int fd, void *userdata) {
+        Bridge *b = userdata;
+        _cleanup_(live_run_unrefp) LiveRun *live = NULL;
+
+        if (!run) {
+                if (b->control)
+                        return 0;
+                int r = http_listener_new(b->server, fd, routes_handle_control, b, &b->control);
+                return r < 0 ? r : 1;
+        }
+
+        int r = live_cache_get(b->live, run, &live);
+        if (r == -ENOENT) {
+                log_info("Run %s ended while the bridge was away.", run);
+                return 0;
+        }
+        r = bridge_run_register(b, run, fd, false);
+        return r < 0 ? r : 1;
+}
+
+static int on_drain_timeout(sd_event_source *source, uint64_t usec, void *userdata) {
+        Bridge *b = userdata;
+
+        log_warning("%u connections and %zu reports are left after the drain.", http_server_connections(b->server),
+                    report_queue_size(b->reports));
+        return sd_event_exit(b->event, 0);
+}
+
+static int on_flush(sd_event_source *source, uint64_t usec, void *userdata) {
+        Bridge *b = userdata;
+
+        if (report_queue_size(b->reports) == 0)
+                return sd_event_exit(b->event, 0);
+        return sd_event_source_set_time_relative(source, 20 * USEC_PER_MSEC) < 0 ||
+               sd_event_source_set_enabled(source, SD_EVENT_ONESHOT) < 0 ? sd_event_exit(b->event, 0) : 0;
+}
+
+static void on_drained(void *userdata) {
+        Bridge *b = userdata;
+
+        /* The last reports still want to go out, but not for ever. */
+        if (sd_event_source_set_time_relative(b->drain_timer, FLUSH_USEC) < 0 ||
+            sd_event_add_time_relative(b->event, NULL, CLOCK_MONOTONIC, 0, 0, on_flush, b) < 0)
+                (void) sd_event_exit(b->event, 0);
+}
+
+static int on_sigterm(sd_event_source *source, const struct signalfd_siginfo *si, void *userdata) {
+        Bridge *b = userdata;
+
+        if (b->draining)
+                return sd_event_exit(b->event, 0);
+
+        /* Listeners stay in the store: who comes now waits in a backlog for the next bridge. */
+        b->draining = true;
+        (void) sd_notify(false, "STOPPING=1");
+        int r = sd_event_add_time_relative(b->event, &b->drain_timer, CLOCK_MONOTONIC, b->config.drain_usec, 0, on_drain_timeout, b);
+        if (r >= 0)
+                r = http_server_drain(b->server, on_drained, b);
+        return r < 0 ? sd_event_exit(b->event, 0) : 0;
+}
+
+int bridge_startup(Bridge *b) {
+        int r;
+
+        r = sd_event_add_signal(b->event, NULL, SIGTERM | SD_EVENT_SIGNAL_PROCMASK, on_sigterm, b);
+        if (r >= 0)
+                r = sd_event_add_signal(b->event, NULL, SIGINT | SD_EVENT_SIGNAL_PROCMASK, on_sigterm, b);
+        if (r < 0)
+                return log_error_errno(r, "Failed to watch signals: %m");
+        r = sd_event_set_watchdog(b->event, true);
+        if (r < 0)
+                log_warning_errno(r, "Failed to arm the watchdog: %m");
+
+        r = fd_store_take_back(take_back, b);
+        if (r < 0)
+                return log_error_errno(r, "Failed to look at the inherited file descriptors: %m");
+        if (strmap_size(b->runs) > 0)
+                log_info("Took back the listeners of %zu runs.", strmap_size(b->runs));
+
+        return bridge_bus_startup(b);
+}
+
+int bridge_serve(Bridge *b) {
+        (void) sd_notify(false, "READY=1");
+
+        int r = sd_event_loop(b->event);
+        return r < 0 ? log_error_errno(r, "The event loop failed: %m") : r;
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* See report.h. A message that was sent cannot be sent again, so a report keeps its arguments in a message that never is, and each try
+ * is a copy of it. */
+
+#include "basic/log.h"
+#include "report.h"
+
+#define REPORT_TIMEOUT_USEC (30 * USEC_PER_SEC)
+#define RETRY_FIRST_USEC (50 * USEC_PER_MSEC)
+#define RETRY_MAX_USEC (5 * USEC_PER_SEC)
+
+#define AGENTD_NAME "org.agentd1"
+#define REPORT_PATH "/org/agentd1/report"
+#define REPORT_INTERFACE "org.agentd1.Report"
+
+struct Report {
+        ReportQueue *queue;
+        Report *next, *previous;
+        char run[RUN_ID_LEN + 1];
+        const char *method;
+        sd_bus_message *arguments; /* sealed */
+        sd_bus_slot *slot;
+        sd_event_source *timer;
+        uint64_t delay_usec;
+        report_done_t done;
+        void *userdata;
+};
+
+struct ReportQueue {
+        Bridge *bridge;
+        Report *reports;
+        size_t n;
+};
+
+static int report_try(Report *p);
+
+int report_queue_new(Bridge *b, ReportQueue **ret) {
+        ReportQueue *q = calloc(1, sizeof(ReportQueue));
+        if (!q)
+                return -ENOMEM;
+        q->bridge = b;
+        *ret = q;
+        return 0;
+}
+
+ReportQueue *report_queue_free(ReportQueue *q) {
+        if (!q)
+                return NULL;
+        while (q->reports)
+                report_cancel(q->reports);
+        return mfree(q);
+}
+
+size_t report_queue_size(const ReportQueue *q) {
+        return q->n;
+}
+
+Report *report_cancel(Report *p) {
+        if (!p)
+                return NULL;
+
+        ReportQueue *q = p->queue;
+
+        if (p->previous)
+                p->previous->next = p->next;
+        else
+                q->reports = p->next;
+        if (p->next)
+                p->next->previous = p->previous;
+        q->n--;
+
+        sd_bus_slot_unref(p->slot);
+        sd_event_source_disable_unref(p->timer);
+        sd_bus_message_unref(p->arguments);
+        return mfree(p);
+}
+
+void report_forget(Report *p) {
+        if (p)
+                p->done = NULL;
+}
+
+static void report_finish(Report *p, int error, sd_bus_message *reply, const char *detail) {
+        report_done_t done = p->done;
+        void *userdata = p->userdata;
+
+        if (error < 0 && error != -ENOENT)
+                log_warning_errno(error, "Run %s: %s was not taken by agentd: %s", p->run, p->method, detail ?: strerror(-error));
+        report_cancel(p);
+        if (done)
+                done(error, reply, detail, userdata);
+}
+
+static bool run_is_over(Report *p) {
+        _cleanup_(live_run_unrefp) LiveRun *live = NULL;
+
+        return live_cache_get(p->queue->bridge->live, p->run, &live) == -ENOENT;
+}
+
+static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        Report *p = userdata;
+
+        int r = report_try(p);
+        if (r < 0)
+                report_finish(p, r, NULL, NULL);
+        return 0;
+}
+
+static void report_retry(Report *p, int error) {
+        if (run_is_over(p)) {
+                report_finish(p, -ENOENT, NULL, "The run is over.");
+                return;
+        }
+
+        p->delay_usec = p->delay_usec == 0 ? RETRY_FIRST_USEC : MIN(p->delay_usec * 2, RETRY_MAX_USEC);
+        int r;
+        if (!p->timer)
+                r = sd_event_add_time_relative(p->queue->bridge->event, &p->timer, CLOCK_MONOTONIC, p->delay_usec, 0, on_timer, p);
+        else {
+                r = sd_event_source_set_time_relative(p->timer, p->delay_usec);
+                if (r >= 0)
+                        r = sd_event_source_set_enabled(p->timer, SD_EVENT_ONESHOT);
+        }
+        if (r < 0)
+                report_finish(p, r, NULL, NULL);
+}
+
+/* Errors that mean "agentd is not there just now". */
+static bool error_is_transient(const sd_bus_error *e) {
+        static const char *const names[] = {
+                SD_BUS_ERROR_NO_REPLY, SD_BUS_ERROR_DISCONNECTED, SD_BUS_ERROR_SERVICE_UNKNOWN, SD_BUS_ERROR_NAME_HAS_NO_OWNER,
+                SD_BUS_ERROR_TIMEOUT, "org.freedesktop.DBus.Error.TimedOut", "org.freedesktop.DBus.Error.UnknownObject",
+                "org.freedesktop.DBus.Error.UnknownMethod", "org.freedesktop.DBus.Error.UnknownInterface",
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(names); i++)
+                if (sd_bus_error_has_name(e, names[i]))
+                        return true;
+        return startswith(e->name, "org.freedesktop.DBus.Error.Spawn.") || startswith(e->name, "org.freedesktop.systemd1.");
+}
+
+static int on_reply(sd_bus_message *m, void *userdata, sd_bus_error *ret_error) {
+        Report *p = userdata;
+        const sd_bus_error *e = sd_bus_message_get_error(m);
+
+        p->slot = sd_bus_slot_unref(p->slot);
+        if (!e)
+                report_finish(p, 0, m, NULL);
+        else if (error_is_transient(e))
+                report_retry(p, -EAGAIN);
+        else if (sd_bus_error_has_name(e, "org.agentd1.Error.NoSuchRun"))
+                report_finish(p, -ENOENT, NULL, e->message);
+        else
+                report_finish(p, -EINVAL, NULL, e->message);
+        return 0;
+}
+
+static int report_try(Report *p) {
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
+        sd_bus *bus = p->queue->bridge->bus;
+
+        if (!bus)
+                return -ENOTCONN;
+        int r = sd_bus_message_new_method_call(bus, &m, AGENTD_NAME, REPORT_PATH, REPORT_INTERFACE, p->method);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_rewind(p->arguments, true);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_copy(m, p->arguments, true);
+        if (r < 0)
+                return r;
+        return sd_bus_call_async(bus, &p->slot, m, on_reply, p, REPORT_TIMEOUT_USEC);
+}
+
+int report_send(Bridge *b, const LiveRun *live, report_done_t done, void *userdata, Report **ret, const char *method,
+                const char *types, ...) {
+        ReportQueue *q = b->reports;
+
+        if (!b->bus)
+                return -ENOTCONN;
+        if (q->n >= REPORTS_MAX)
+                return -ENOBUFS;
+
+        Report *p = calloc(1, sizeof(Report));
+        if (!p)
+                return -ENOMEM;
+        *p = (Report) { .queue = q, .method = method, .next = q->reports };
+        strcpy(p->run, live->run);
+        if (p->next)
+                p->next->previous = p;
+        q->reports = p;
+        q->n++;
+
+        int r = sd_bus_message_new_method_call(b->bus, &p->arguments, AGENTD_NAME, REPORT_PATH, REPORT_INTERFACE, method);
+        if (r >= 0)
+                r = sd_bus_message_append(p->arguments, "su", live->run, (uint32_t) live->attempt);
+        if (r >= 0 && types) {
+                va_list ap;
+
+                va_start(ap, types);
+                r = sd_bus_message_appendv(p->arguments, types, ap);
+                va_end(ap);
+        }
+        if (r >= 0)
+                r = sd_bus_message_seal(p->arguments, UINT64_C(1) + (uint64_t) q->n, 0);
+        if (r >= 0)
+                r = report_try(p);
+        if (r < 0) {
+                report_cancel(p);
+                return r;
+        }
+
+        p->done = done;
+        p->userdata = userdata;
+        if (ret)
+                *ret = p;
+        return 0;
+}

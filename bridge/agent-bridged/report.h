@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * What is told to agentd: results, calls, artifacts. agentd may be restarting, so each report is repeated, with growing pauses,
+ * until agentd has answered or the run's live file is gone. All of agentd's methods for this may be repeated without harm.
+ * The number of reports that wait is bounded.
+ */
+
+#include "bridge.h"
+
+typedef struct Report Report;
+
+#define REPORTS_MAX 8192U
+
+/* Error: 0, or a negative errno: -ENOENT the run is over, -EINVAL agentd does not want it (DETAIL says why), others are our faults. REPLY is the
+ * method's answer where there was one. Called from the event loop, once; the report is gone afterwards. */
+typedef void (*report_done_t)(int error, sd_bus_message *reply, const char *detail, void *userdata);
+
+int report_queue_new(Bridge *b, ReportQueue **ret);
+/* Reports that still wait are dropped without a call of their done functions. */
+ReportQueue *report_queue_free(ReportQueue *q);
+DEFINE_CLEANUP(ReportQueue *, report_queue_free);
+size_t report_queue_size(const ReportQueue *q);
+
+/* Calls METHOD of org.agentd1.Report with (run, attempt, TYPES…). The arguments are kept as a sealed message. DONE may be NULL. *ret may be
+ * NULL for a report that nobody cancels. -ENOBUFS: too many wait. */
+int report_send(Bridge *b, const LiveRun *live, report_done_t done, void *userdata, Report **ret, const char *method,
+                const char *types, ...);
+/* Nobody waits any more for the answer; the report itself still goes out. */
+void report_forget(Report *report);
+/* The report is not needed any more. */
+Report *report_cancel(Report *report);

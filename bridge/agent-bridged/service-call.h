@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#pragma once
+
+/*
+ * One call of a service: ANY /v1/services/SERVICE/…. In this order: service in scope, method and path allowed, size; then the
+ * credential; then the request is built anew from checked parts and streamed, and so is the answer. Nothing is followed, nothing is
+ * retried but a refused access token, once, while no byte of the body is lost. Whatever happens, there is one report to agentd.
+ *
+ * A call lives as long as its HTTP request and ends with its done callback. Internal to service-call.c and service-upstream.c.
+ */
+
+#include "http/http-request.h"
+#include "material-client.h"
+#include "redactor.h"
+#include "routes.h"
+
+#define CALL_REPLAY_MAX ((size_t) 64 * 1024) /* bodies up to here are kept, to be sent a second time */
+#define CALL_HEAD_MAX ((size_t) 64 * 1024)   /* of the upstream's answer */
+#define CALL_FIELDS_MAX 128U
+
+typedef struct ServiceCall {
+        Bridge *bridge;
+        BridgeRun *run;
+        HttpRequest *http;
+        LiveRun *live;
+        Service *service;
+        char *token;  /* a secret */
+        char *method;
+        char *path;   /* canonical, below the service, starts with '/' */
+        uint64_t body_max;
+
+        MaterialCall *material_call;
+        unsigned material_tries;
+        Material material;
+        Redactor *redactor;
+        bool retried, retry;
+
+        /* Request body: kept (replay) or streamed. */
+        bool keep_body, body_kept, body_too_large, upload_paused;
+        HttpBuffer body;
+        size_t body_sent; /* of the kept one */
+        uint64_t request_bytes;
+
+        /* The upstream. */
+        CurlTransfer *transfer;
+        sd_event_source *timer;
+        uint64_t progress_usec;
+        bool timed_out;
+
+        /* Its answer. */
+        HttpFieldList fields;
+        size_t head_size;
+        unsigned status;
+        uint64_t length;
+        bool length_known, head_complete, head_bad, download_paused;
+        uint64_t response_bytes;
+
+        /* For the report. */
+        uint64_t started_usec, started_monotonic_usec;
+        unsigned reported_status; /* what the sandbox was told */
+        const char *outcome;
+} ServiceCall;
+
+/* service-upstream.c: begins the transfer with what is in the call. On failure an answer was given. */
+void call_upstream_start(ServiceCall *c);
+/* Drops the transfer and what was read of its answer. Not from within its callbacks. */
+void call_upstream_drop(ServiceCall *c);
+
+/* service-call.c: ends the call with an answer of our own. */
+void call_fail(ServiceCall *c, unsigned status, const char *code, const char *detail, const char *outcome);
+/* The access token was refused: get another one and start again. */
+void call_retry(ServiceCall *c);
