@@ -56,6 +56,9 @@ build() {
                 rm -rf stage.new
                 meson install -C /build --no-rebuild --quiet --destdir /build/stage.new
                 mkdir -p stage.new/usr
+                # What a package does when it is installed: enable what asks for it.
+                units=$(cd stage.new/usr/lib/systemd/system 2>/dev/null && grep -l "^\[Install\]" agent*) || units=
+                [ -z "$units" ] || systemctl --quiet --root=/build/stage.new preset $units
         ' build "${options[@]}" >&2 || die "The build failed."
         remove_tree "$BUILD/stage"
         mv -T "$BUILD/work/stage.new" "$BUILD/stage"

@@ -59,7 +59,9 @@ case $mode in
                 mount --rbind /sys "$root/sys"
                 mount --rbind /dev "$root/dev"
                 mount -t tmpfs -o mode=0755,nosuid,nodev tmpfs "$root/run"
-                mount -t tmpfs -o mode=1777,nosuid,nodev tmpfs "$root/tmp"
+                # An overlay takes neither whiteouts nor another overlay's upper layer; tests make both.
+                mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+                mount -t tmpfs -o mode=1777 tmpfs "$root/var/tmp"
                 ip link set lo up 2>/dev/null || true
                 rc=0
                 "${defaults[@]}" -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin HOME=/root USER=root \

@@ -12,7 +12,7 @@ ROOT_PACKAGES=(
         python3 python3-pytest python3-pytest-timeout python3-dbus python3-gi python3-cryptography python3-jwt
         gcc libc6-dev meson ninja-build pkgconf clang libclang-rt-dev gdb strace
         libsystemd-dev libjwt-dev libcurl4-openssl-dev libssl-dev libllhttp-dev libsqlite3-dev libarchive-dev
-        libxml2-utils sqlite3 procps iproute2 jq libcap2-bin attr nginx-light bash-completion less kmod
+        libxml2-utils mandoc sqlite3 procps iproute2 jq libcap2-bin attr nginx-light bash-completion less kmod
 )
 # Images that agents run on: the tests' and the demo's.
 TEST_PACKAGES=(python3 nodejs curl libcap2-bin attr procps strace)
