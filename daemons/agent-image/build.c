@@ -125,16 +125,19 @@ int build_debian(const char *tree, const char *mirror, char *const *packages) {
         if (!mirror) {
                 r = host_mirror(&found);
                 if (r < 0)
-                        return report_error(0, "InvalidOption", "The host's apt has no Debian mirror configured: name one with mirror=");
+                        return report_error(0, "InvalidOption",
+                                            "The host's apt has no Debian mirror configured: name one with mirror=");
                 mirror = found;
         } else if (!mirror_is_valid(mirror))
                 return report_error(0, "InvalidOption", "The mirror must be an http://, https:// or file:// address");
         report_step("installing", 0);
         r = run((char *const[]) { (char *) "mmdebstrap", (char *) "--mode=root", (char *) "--variant=minbase",
                                   (char *) "--aptopt=Acquire::Languages \"none\"",
-                                  (char *) "--dpkgopt=path-exclude=/usr/share/man/*", (char *) "--dpkgopt=path-exclude=/usr/share/doc/*",
+                                  (char *) "--dpkgopt=path-exclude=/usr/share/man/*",
+                                  (char *) "--dpkgopt=path-exclude=/usr/share/doc/*",
                                   (char *) "--dpkgopt=path-include=/usr/share/doc/*/copyright",
-                                  include, (char *) "--format=directory", (char *) SUITE, (char *) tree, (char *) mirror, NULL },
+                                  include, (char *) "--format=directory", (char *) SUITE, (char *) tree,
+                                  (char *) mirror, NULL },
                 &last);
         if (r == -ENOENT)
                 return report_error(r, "Failed", "mmdebstrap is not installed");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * mkfs.erofs from a directory. Never from a tar (1.8 gets times wrong) nor in rebuild mode (it keeps whited-out files), and without
- * dedupe or fragments (not reproducible, and a corruption over 4 GiB, in those versions).
+ * mkfs.erofs from a directory. Never from a tar (1.8 gets times wrong) nor in rebuild mode (it keeps whited-out
+ * files), and without dedupe or fragments (not reproducible, and a corruption over 4 GiB, in those versions).
  */
 #include <fcntl.h>
 #include <spawn.h>
@@ -55,8 +55,8 @@ static int run_mkfs(const char *tree, const char *out) {
         if (text && strstr(text, "No space left"))
                 return report_errno(-ENOSPC, "making the layer");
         shown = escape_name(strempty(text));
-        return report_error(0, "Failed", "mkfs.erofs failed (status %d): %s", WIFEXITED(status) ? WEXITSTATUS(status) : -1,
-                            strempty(shown));
+        return report_error(0, "Failed", "mkfs.erofs failed (status %d): %s",
+                            WIFEXITED(status) ? WEXITSTATUS(status) : -1, strempty(shown));
 }
 
 int erofs_make(const char *tree, const char *out, char ret_digest[static DIGEST_LEN + 1], uint64_t *ret_size) {

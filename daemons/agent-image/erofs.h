@@ -5,7 +5,7 @@
 #include "basic/macro.h"
 
 /*
- * Makes the layer's file OUT of the directory TREE: uncompressed EROFS, the same bytes for the same tree (no build time, a constant
- * uuid; mtimes of files are kept). Tells an error itself. TREE is a path, or "/proc/self/fd/N".
+ * Makes the layer's file OUT of the directory TREE: uncompressed EROFS, the same bytes for the same tree (no build
+ * time, a constant uuid; mtimes of files are kept). Tells an error itself. TREE is a path, or "/proc/self/fd/N".
  */
 int erofs_make(const char *tree, const char *out, char ret_digest[static DIGEST_LEN + 1], uint64_t *ret_size);

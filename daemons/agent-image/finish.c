@@ -62,15 +62,19 @@ static int find_agent(const char *text, const char *what) {
                 if (name && id)
                         return 1;
                 if (name && line_field(l, 2, &f, &n)) {
-                        _cleanup_free_ char *other = strndup(f, MIN(n, (size_t) 32)), *shown = escape_name(strempty(other));
+                        _cleanup_free_ char *other = strndup(f, MIN(n, (size_t) 32)),
+                                *shown = escape_name(strempty(other));
 
-                        return report_error(0, "InvalidImage", "The image has a %s \"agent\" whose number is %s, not 1000", what,
+                        return report_error(0, "InvalidImage",
+                                            "The image has a %s \"agent\" whose number is %s, not 1000", what,
                                             strempty(shown));
                 }
                 if (id && line_field(l, 0, &f, &n)) {
-                        _cleanup_free_ char *other = strndup(f, MIN(n, (size_t) 64)), *shown = escape_name(strempty(other));
+                        _cleanup_free_ char *other = strndup(f, MIN(n, (size_t) 64)),
+                                *shown = escape_name(strempty(other));
 
-                        return report_error(0, "InvalidImage", "The image's %s number 1000 is \"%s\"; it has to be \"agent\": rename or "
+                        return report_error(0, "InvalidImage",
+                                            "The image's %s number 1000 is \"%s\"; it has to be \"agent\": rename or "
                                             "remove that %s", what, strempty(shown), what);
                 }
         }
@@ -122,7 +126,8 @@ static const char *pick_shell(int root) {
 }
 
 static int ensure_agent(int root) {
-        _cleanup_free_ char *line = strprintf("agent:x:%d:%d:agent:/home/agent:%s\n", AGENT_ID, AGENT_ID, pick_shell(root));
+        _cleanup_free_ char *line = strprintf("agent:x:%d:%d:agent:/home/agent:%s\n", AGENT_ID, AGENT_ID,
+                                              pick_shell(root));
         _cleanup_close_ int home = -EBADF;
         int r;
 
@@ -175,11 +180,13 @@ static int empty_file(int root, const char *path) {
 /* What is of a host, or of the moment, not of an environment. */
 static int drop_leftovers(int root) {
         static const char *const empty[] = {
-                "run", "tmp", "var/tmp", "dev", "proc", "sys", "var/lib/apt/lists", "var/cache/apt", "var/cache/ldconfig",
+                "run", "tmp", "var/tmp", "dev", "proc", "sys", "var/lib/apt/lists", "var/cache/apt",
+                "var/cache/ldconfig",
         };
         static const char *const gone[] = {
                 ".dockerenv", "var/log/dpkg.log", "var/log/apt", "var/log/alternatives.log", "var/log/bootstrap.log",
-                "var/log/faillog", "var/log/lastlog", "var/lib/dbus/machine-id", "etc/.pwd.lock", "var/lib/systemd/random-seed",
+                "var/log/faillog", "var/log/lastlog", "var/lib/dbus/machine-id", "etc/.pwd.lock",
+                "var/lib/systemd/random-seed",
         };
         int r;
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * Owners need nothing done: the upper was written through an id-mapped mount, so it holds the image's own ids. All the same they are
- * checked, since a layer with a dynamic user's number in it would give files to whoever gets that number next.
+ * Owners need nothing done: the upper was written through an id-mapped mount, so it holds the image's own ids. All
+ * the same they are checked, since a layer with a dynamic user's number in it would give files to whoever gets that
+ * number next.
  */
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
@@ -37,7 +38,8 @@ static int fix_xattrs(const char *path, const char *name) {
                         continue;
                 /* Both are switched off when a root is composed; a layer with them would need its lower for ever. */
                 if (streq(k, "redirect") || streq(k, "metacopy"))
-                        return report_error(0, "NotFreezable", "The changes contain an overlay redirect, which cannot be frozen");
+                        return report_error(0, "NotFreezable",
+                                            "The changes contain an overlay redirect, which cannot be frozen");
                 if (lremovexattr(path, x) < 0)
                         return failed(-errno, name);
         }
@@ -51,8 +53,8 @@ static int visit(int dir, const char *name, const struct stat *st, void *userdat
             (st->st_gid >= DYNAMIC_UID_MIN && st->st_gid <= DYNAMIC_UID_MAX)) {
                 _cleanup_free_ char *shown = escape_name(name);
 
-                return report_error(0, "NotFreezable", "\"%s\" belongs to a user number of this host (%u)", strempty(shown),
-                                    (unsigned) st->st_uid);
+                return report_error(0, "NotFreezable", "\"%s\" belongs to a user number of this host (%u)",
+                                    strempty(shown), (unsigned) st->st_uid);
         }
         if ((S_ISCHR(st->st_mode) && st->st_rdev != makedev(0, 0)) || S_ISBLK(st->st_mode)) {
                 _cleanup_free_ char *shown = escape_name(name);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * agent-image: makes the file of a layer from a tar on stdin, from Debian's packages, or from the changes of a run. agentd runs it
- * in a sandboxed unit of its own and checks what comes out of it; it decides nothing and knows no store.
+ * agent-image: makes the file of a layer from a tar on stdin, from Debian's packages, or from the changes of a run.
+ * agentd runs it in a sandboxed unit of its own and checks what comes out of it; it decides nothing and knows no
+ * store.
  */
 #include <fcntl.h>
 #include <getopt.h>

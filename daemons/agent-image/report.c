@@ -25,7 +25,8 @@ void report_step(const char *step, uint64_t progress) {
                 return;
         last = step;
         when = now;
-        if (sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("step", step), SD_JSON_BUILD_PAIR_UNSIGNED("progress", progress)) >= 0)
+        if (sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("step", step),
+                           SD_JSON_BUILD_PAIR_UNSIGNED("progress", progress)) >= 0)
                 put(v);
 }
 
@@ -46,7 +47,8 @@ int report_error(int r, const char *name, const char *format, ...) {
         va_start(ap, format);
         vsnprintf(message, sizeof message, format, ap);
         va_end(ap);
-        if (!told && sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("error", name), SD_JSON_BUILD_PAIR_STRING("message", message)) >= 0)
+        if (!told && sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("error", name),
+                                    SD_JSON_BUILD_PAIR_STRING("message", message)) >= 0)
                 put(v);
         told = true;
         return r < 0 ? r : -EINVAL;

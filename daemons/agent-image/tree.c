@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Resolution by openat2(): the kernel refuses what would lead out, there is no check that could race or be forgotten. */
+/* Resolution by openat2(): the kernel refuses what would lead out, there is no check that could race or be
+ * forgotten. */
 #include <dirent.h>
 #include <linux/openat2.h>
 #include <sys/syscall.h>

@@ -2,8 +2,8 @@
 #pragma once
 
 /*
- * Acts on a tree whose content a stranger chose. Every path is relative to the tree's root and resolved without following any
- * symlink, so nothing outside can be reached; a symlink on the way is -ELOOP.
+ * Acts on a tree whose content a stranger chose. Every path is relative to the tree's root and resolved without
+ * following any symlink, so nothing outside can be reached; a symlink on the way is -ELOOP.
  */
 
 #include <fcntl.h>
@@ -25,8 +25,8 @@ int tree_empty(int root, const char *path);
 int tree_remove(int root, const char *path);
 
 /*
- * Calls VISIT for each inode of the tree but the root's own children first (directories after what they hold); names are
- * relative to DIR. A negative return value ends the walk. Returns the number of entries, the root included.
+ * Calls VISIT for each inode of the tree, directories after what they hold, the root last; NAME is relative to DIR.
+ * A negative return value ends the walk. Returns the number of entries, the root included.
  */
 typedef int (*tree_visit_t)(int dir, const char *name, const struct stat *st, void *userdata);
 int64_t tree_walk(int root, tree_visit_t visit, void *userdata);

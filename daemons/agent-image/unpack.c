@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * libarchive only parses; each entry is written by hand below the root's fd (tree.h). Directories get their final mode and times
- * at the end, else writing into them would change those.
+ * libarchive only parses; each entry is written by hand below the root's fd (tree.h). Directories get their final
+ * mode and times at the end, else writing into them would change those.
  */
 #include <archive.h>
 #include <archive_entry.h>
@@ -125,7 +125,9 @@ static int clear_place(int parent, const char *name, const char *path) {
                 return 0;
         if (errno == EISDIR && unlinkat(parent, name, AT_REMOVEDIR) >= 0)
                 return 0;
-        return errno == ENOTEMPTY || errno == EEXIST ? refuse(path, "a directory of that name has content already") : failed(-errno, path);
+        if (errno == ENOTEMPTY || errno == EEXIST)
+                return refuse(path, "a directory of that name has content already");
+        return failed(-errno, path);
 }
 
 static int write_data(Unpack *u, struct archive *a, int fd, const char *path) {
@@ -147,7 +149,8 @@ static int write_data(Unpack *u, struct archive *a, int fd, const char *path) {
                 if (offset < 0)
                         return refuse(path, "its holes make no sense");
                 if ((uint64_t) offset + n > u->limits->bytes_max - u->bytes)
-                        return report_error(0, "ImageTooLarge", "The image's files are larger than is allowed (%" PRIu64 " bytes)",
+                        return report_error(0, "ImageTooLarge",
+                                            "The image's files are larger than is allowed (%" PRIu64 " bytes)",
                                             u->limits->bytes_max);
                 if (lseek(fd, offset, SEEK_SET) < 0)
                         return failed(-errno, path);
@@ -161,8 +164,10 @@ static int write_data(Unpack *u, struct archive *a, int fd, const char *path) {
         return 0;
 }
 
-static int unpack_file(Unpack *u, struct archive *a, struct archive_entry *e, int parent, const char *name, const char *path) {
-        uint64_t size = archive_entry_size_is_set(e) && archive_entry_size(e) > 0 ? (uint64_t) archive_entry_size(e) : 0;
+static int unpack_file(Unpack *u, struct archive *a, struct archive_entry *e, int parent, const char *name,
+                       const char *path) {
+        uint64_t size = archive_entry_size_is_set(e) && archive_entry_size(e) > 0 ?
+                (uint64_t) archive_entry_size(e) : 0;
         struct timespec times[2] = { { .tv_nsec = UTIME_OMIT }, entry_mtime(e) };
         _cleanup_close_ int fd = -EBADF;
         uint64_t before = u->bytes;
@@ -174,7 +179,8 @@ static int unpack_file(Unpack *u, struct archive *a, struct archive_entry *e, in
         if (r < 0)
                 return r;
         if (size > u->limits->bytes_max - u->bytes)
-                return report_error(0, "ImageTooLarge", "The image's files are larger than is allowed (%" PRIu64 " bytes)",
+                return report_error(0, "ImageTooLarge",
+                                    "The image's files are larger than is allowed (%" PRIu64 " bytes)",
                                     u->limits->bytes_max);
         r = clear_place(parent, name, path);
         if (r < 0)
@@ -200,6 +206,10 @@ static int unpack_file(Unpack *u, struct archive *a, struct archive_entry *e, in
         return futimens(fd, times) < 0 ? failed(-errno, path) : 0;
 }
 
+static int no_target(int r, const char *path) {
+        return r == -ENOENT ? refuse(path, "it is a link to something that is not there") : failed(r, path);
+}
+
 static int unpack_hardlink(Unpack *u, struct archive_entry *e, int parent, const char *name, const char *path) {
         _cleanup_free_ char *target = NULL;
         _cleanup_close_ int from = -EBADF;
@@ -214,9 +224,9 @@ static int unpack_hardlink(Unpack *u, struct archive_entry *e, int parent, const
                 return refuse(path, "it is a link to the root");
         from = tree_open_parent(u->root, target, false, &from_name);
         if (from < 0)
-                return from == -ENOENT ? refuse(path, "it is a link to something that is not there") : failed(from, path);
+                return no_target(from, path);
         if (fstatat(from, from_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
-                return errno == ENOENT ? refuse(path, "it is a link to something that is not there") : failed(-errno, path);
+                return no_target(-errno, path);
         if (S_ISDIR(st.st_mode))
                 return refuse(path, "it is a hard link to a directory");
         if (fstatat(parent, name, &old, AT_SYMLINK_NOFOLLOW) >= 0 && old.st_ino == st.st_ino && old.st_dev == st.st_dev)
@@ -378,10 +388,12 @@ static int unpack_all(Unpack *u, struct archive *a) {
                 if (r == ARCHIVE_RETRY)
                         continue;
                 if (r < ARCHIVE_WARN)
-                        return report_error(0, "InvalidImage", u->entries == 0 ? "This is no tar archive: %s" : "The archive is damaged: %s",
+                        return report_error(0, "InvalidImage",
+                                            u->entries == 0 ? "This is no tar archive: %s" : "The archive is damaged: %s",
                                             archive_error_string(a));
                 if (++u->entries > u->limits->entries_max)
-                        return report_error(0, "ImageTooLarge", "The image has more files than are allowed (%" PRIu64 ")",
+                        return report_error(0, "ImageTooLarge",
+                                            "The image has more files than are allowed (%" PRIu64 ")",
                                             u->limits->entries_max);
                 u->newest = MAX(u->newest, (int64_t) entry_mtime(e).tv_sec);
                 r = unpack_entry(u, a, e);

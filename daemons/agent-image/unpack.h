@@ -4,9 +4,10 @@
 #include "basic/macro.h"
 
 /*
- * Unpacks a tar archive that a stranger made (compressed or not) into an empty directory. Nothing is ever written outside: entries
- * with absolute names, "..", or a symlink on their way are refused, device nodes too (those below dev/ are left out). Owners, modes with
- * set-id bits, times, hard links, user xattrs and file capabilities are kept; layers are mounted nosuid.
+ * Unpacks a tar archive that a stranger made (compressed or not) into an empty directory. Nothing is ever written
+ * outside: entries with absolute names, "..", or a symlink on their way are refused, device nodes too (those below
+ * dev/ are left out). Owners, modes with set-id bits, times, hard links, user xattrs and file capabilities are kept;
+ * layers are mounted nosuid.
  */
 
 typedef struct UnpackLimits {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * Proves that hostile archives are refused and write nothing outside, that an ordinary one becomes a base image with the same
- * digest each time, and that a run's changes survive freezing: whiteouts, opaque directories, hard links, xattrs, odd names.
- * Needs root (owners, trusted xattrs); skips (77) otherwise.
+ * Proves that hostile archives are refused and write nothing outside, that an ordinary one becomes a base image with
+ * the same digest each time, and that a run's changes survive freezing: whiteouts, opaque directories, hard links,
+ * xattrs, odd names. Needs root (owners, trusted xattrs); skips (77) otherwise.
  */
 #include <archive.h>
 #include <archive_entry.h>
@@ -99,9 +99,11 @@ static int write_archive(const Member *m, int filter, size_t cut) {
 }
 
 #define ROOT_MEMBERS { "./", AE_IFDIR }, { "./etc/", AE_IFDIR }, { "./usr/bin/", AE_IFDIR }, \
-        { "./etc/passwd", 0, "root:x:0:0::/root:/bin/sh\n", .mode = 0644 }, { "./etc/group", 0, "root:x:0:\n", .mode = 0644 }
+        { "./etc/passwd", 0, "root:x:0:0::/root:/bin/sh\n", .mode = 0644 }, \
+        { "./etc/group", 0, "root:x:0:\n", .mode = 0644 }
 
-static int unpack_into(const char *dir, const Member *m, int filter, size_t cut, const UnpackLimits *limits, int64_t *newest) {
+static int unpack_into(const char *dir, const Member *m, int filter, size_t cut, const UnpackLimits *limits,
+                       int64_t *newest) {
         _cleanup_close_ int fd = write_archive(m, filter, cut), root = -EBADF;
 
         assert(rm_rf_at(AT_FDCWD, at("%s", dir)) >= 0 && mkdir(at("%s", dir), 0700) >= 0);
@@ -144,7 +146,8 @@ static void test_ordinary(void) {
         uint64_t size;
 
         assert(import("one", m, ARCHIVE_FILTER_NONE) > 10);
-        assert(stat(at("one/usr/bin/tool"), &st) >= 0 && (st.st_mode & 07777) == 04755 && st.st_mtim.tv_nsec == 123456789);
+        assert(stat(at("one/usr/bin/tool"), &st) >= 0 && (st.st_mode & 07777) == 04755 &&
+               st.st_mtim.tv_nsec == 123456789);
         assert(stat(at("one/usr/bin/alias"), &other) >= 0 && other.st_ino == st.st_ino && st.st_nlink == 2);
         assert(lstat(at("one/dev/null"), &st) < 0 && lstat(at("one/tmp/x"), &st) < 0);
         assert(stat(at("one/odd \n\xff name"), &st) >= 0 && st.st_uid == 33);
@@ -193,7 +196,8 @@ static void test_hostile(void) {
                 { ROOT_MEMBERS, { "home", AE_IFLNK, "/var/tmp" } },
                 { ROOT_MEMBERS, { "home/agent", AE_IFLNK, "/var/tmp" } },
                 { ROOT_MEMBERS, { "opt", 0, "a file" } },
-                { ROOT_MEMBERS, { "etc/passwd", AE_IFLNK, "../../outside-file" }, { "etc/hosts", AE_IFLNK, "/etc/hosts" } },
+                { ROOT_MEMBERS, { "etc/passwd", AE_IFLNK, "../../outside-file" },
+                  { "etc/hosts", AE_IFLNK, "/etc/hosts" } },
         };
         /* The last one is refused or contained: the symlink is replaced by a file of the image's own. */
         const size_t contained = ELEMENTSOF(bad) - 1;

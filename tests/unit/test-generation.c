@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Proves that a generation has one spelling and one digest, that all others are refused, and that a stored one is checked. */
+/* Proves that a generation has one spelling and one digest, that all others are refused, and that a stored one is
+ * checked. */
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -7,7 +8,9 @@
 #include "basic/string-util.h"
 #include "image/generation.h"
 
-#define D(c) "sha256:" c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c
+#define D8(c) c c c c c c c c
+#define D(c) "sha256:" D8(c) D8(c) D8(c) D8(c) D8(c) D8(c) D8(c) D8(c)
+#define HEAD "{\"arch\":\"x86_64\",\"base\":\"" D("a") "\","
 
 static void test_encode(void) {
         static const char text[] = "{\"arch\":\"x86_64\",\"base\":\"" D("a") "\",\"env\":[\"" D("b") "\",\"" D("c")
@@ -53,7 +56,7 @@ static void test_refuse(void) {
                 /* order */
                 "{\"base\":\"" D("a") "\",\"arch\":\"x86_64\",\"env\":[],\"parent\":null,\"runner\":null,\"v\":1}",
                 /* unknown member */
-                "{\"arch\":\"x86_64\",\"base\":\"" D("a") "\",\"env\":[],\"note\":\"\",\"parent\":null,\"runner\":null,\"v\":1}",
+                HEAD "\"env\":[],\"note\":\"\",\"parent\":null,\"runner\":null,\"v\":1}",
                 /* missing member */
                 "{\"arch\":\"x86_64\",\"base\":\"" D("a") "\",\"env\":[],\"parent\":null,\"v\":1}",
                 /* version */
@@ -66,12 +69,13 @@ static void test_refuse(void) {
                 "{\"arch\":\"x86_64\",\"base\":\"" D("a") "\",\"env\":null,\"parent\":null,\"runner\":null,\"v\":1}",
                 "{\"arch\":\"x86_64\",\"base\":\"" D("a") "\",\"env\":[],\"parent\":7,\"runner\":null,\"v\":1}",
                 /* another spelling of the same string */
-                "{\"arch\":\"x86\\u005f64\",\"base\":\"" D("a") "\",\"env\":[],\"parent\":null,\"runner\":null,\"v\":1}",
+                "{\"arch\":\"x86\\u005f64\",\"base\":\"" D("a") "\","
+                "\"env\":[],\"parent\":null,\"runner\":null,\"v\":1}",
                 "{\"arch\":\"../x\",\"base\":\"" D("a") "\",\"env\":[],\"parent\":null,\"runner\":null,\"v\":1}",
                 /* trailing */
                 "{\"arch\":\"x86_64\",\"base\":\"" D("a") "\",\"env\":[],\"parent\":null,\"runner\":null,\"v\":1}\n",
         };
-        static const char good[] = "{\"arch\":\"x86_64\",\"base\":\"" D("a") "\",\"env\":[],\"parent\":null,\"runner\":null,\"v\":1}";
+        static const char good[] = HEAD "\"env\":[],\"parent\":null,\"runner\":null,\"v\":1}";
         _cleanup_(generation_freep) Generation *g = NULL;
 
         for (size_t i = 0; i < ELEMENTSOF(bad); i++) {

@@ -82,8 +82,8 @@ static void test_flipped_bit(LayerStore *s) {
 }
 
 static void test_outside(LayerStore *s, const char *root) {
-        _cleanup_free_ char *staging = NULL, *outside = NULL, *link = NULL, *dotdot = NULL, *dirlink = NULL, *through = NULL,
-                *second = NULL, *plain = NULL, *layers = NULL;
+        _cleanup_free_ char *staging = NULL, *outside = NULL, *link = NULL, *dotdot = NULL, *dirlink = NULL,
+                *through = NULL, *second = NULL, *plain = NULL, *layers = NULL;
         char digest[DIGEST_LEN + 1];
 
         assert(layer_store_new_staging(s, &staging) >= 0);

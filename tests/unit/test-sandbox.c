@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * Proves, through the real worker, that a run's root is what its layers say, that its writable part keeps the image's ids and its
- * limit, that its listener is reached from inside its network namespace only, that a failing step undoes the earlier ones,
- * and that nothing is left after cleanup. Needs root, mounts and mkfs.erofs; skips (77) otherwise. Works in a mount namespace of
- * its own: the program is its own worker, called again with the worker's arguments.
+ * Proves, through the real worker, that a run's root is what its layers say, that its writable part keeps the image's
+ * ids and its limit, that its listener is reached from inside its network namespace only, that a failing step undoes
+ * the earlier ones, and that nothing is left after cleanup. Needs root, mounts and mkfs.erofs; skips (77) otherwise.
+ * Works in a mount namespace of its own: the program is its own worker, called again with the worker's arguments.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -238,7 +238,8 @@ static int act_fill(const char *path) {
 
 static int act_connect(void) {
         struct sockaddr_in sa = {
-                .sin_family = AF_INET, .sin_port = htons(SANDBOX_LISTENER_PORT), .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                .sin_family = AF_INET, .sin_port = htons(SANDBOX_LISTENER_PORT),
+                .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
         };
         _cleanup_close_ int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
@@ -291,7 +292,8 @@ static void test_root(void) {
         assert(as_user(act_write, at("run/runs/%s/root/home/agent/mine", RUN_A)) == 0);
         assert(as_user(act_write, at("run/runs/%s/root/etc/name", RUN_A)) == -EACCES);
         assert(as_user(act_fill, at("run/runs/%s/root/home/agent/big", RUN_A)) == -ENOSPC);
-        assert(stat(at("run/runs/%s/rw/upper/home/agent/new", RUN_A), &st) >= 0 && st.st_uid == 1000 && st.st_gid == 1000);
+        assert(stat(at("run/runs/%s/rw/upper/home/agent/new", RUN_A), &st) >= 0 && st.st_uid == 1000 &&
+               st.st_gid == 1000);
         assert(stat(at("run/runs/%s/rw/upper/home/agent/mine", RUN_A), &st) >= 0 && st.st_uid == 1000);
 
         /* The listener. */
@@ -487,9 +489,11 @@ int main(int argc, char *argv[]) {
         WorkerOptions options = { .program = "/proc/self/exe", .stay = true };
 
         if (argc == 4 && streq(argv[3], "--stay"))
-                return worker_serve(WORKER_SOCKET_FD, argv[1] + strlen("--state="), argv[2] + strlen("--runtime="), true) < 0;
+                return worker_serve(WORKER_SOCKET_FD, argv[1] + strlen("--state="), argv[2] + strlen("--runtime="),
+                                    true) < 0;
 
-        if (geteuid() != 0 || unshare(CLONE_NEWNS | CLONE_NEWNET) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) {
+        if (geteuid() != 0 || unshare(CLONE_NEWNS | CLONE_NEWNET) < 0 ||
+            mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) {
                 fprintf(stderr, "Cannot mount here: skipped.\n");
                 return SKIP;
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * Encoding, decoding and keeping of generations. A document is accepted only if encoding what was read gives the very same
- * bytes: there is one spelling of each generation, hence one digest.
+ * Encoding, decoding and keeping of generations. A document is accepted only if encoding what was read gives the very
+ * same bytes: there is one spelling of each generation, hence one digest.
  */
 #include <sys/utsname.h>
 
@@ -225,8 +225,8 @@ int generation_save(LayerStore *s, const Generation *g, char ret_digest[static D
         if (r >= 0)
                 r = file_name(digest, name);
         if (r >= 0)
-                r = write_file_atomic(layer_store_generations_fd(s), name, text, strlen(text), 0444, (uid_t) -1, (gid_t) -1,
-                                      WRITE_FILE_SYNC | WRITE_FILE_NOREPLACE);
+                r = write_file_atomic(layer_store_generations_fd(s), name, text, strlen(text), 0444, (uid_t) -1,
+                                      (gid_t) -1, WRITE_FILE_SYNC | WRITE_FILE_NOREPLACE);
         if (r < 0 && r != -EEXIST)
                 return r;
         memcpy(ret_digest, digest, sizeof digest);

@@ -2,7 +2,8 @@
 #pragma once
 
 /*
- * A generation: the state of an agent's environment at one moment, as a canonical JSON document that names layers by digest:
+ * A generation: the state of an agent's environment at one moment, as a canonical JSON document that names layers by
+ * digest:
  *
  *   {"arch":"x86_64","base":"sha256:…","env":["sha256:…"],"parent":"sha256:…"|null,"runner":"sha256:…"|null,"v":1}
  *
@@ -28,13 +29,15 @@ int generation_new(const char *arch, const char *base, char *const *env, const c
 Generation *generation_free(Generation *g);
 DEFINE_CLEANUP(Generation *, generation_free);
 
-/* A child of PARENT (whose digest is PARENT_DIGEST) with one more layer (LAYER; may be NULL) and RUNNER (NULL: the parent's). */
+/* A child of PARENT (whose digest is PARENT_DIGEST) with one more layer (LAYER; may be NULL) and RUNNER (NULL: the
+ * parent's). */
 int generation_derive(const Generation *parent, const char *parent_digest, const char *layer, const char *runner,
                       Generation **ret);
 
 /* Either ret may be NULL. */
 int generation_encode(const Generation *g, char **ret_text, char ret_digest[DIGEST_LEN + 1]);
-/* Strict: unknown members, other orders or blanks are refused, so that digest and content cannot differ. ret_error is a sentence. */
+/* Strict: unknown members, other orders or blanks are refused, so that digest and content cannot differ. ret_error
+ * is a sentence. */
 int generation_decode(const char *text, size_t size, Generation **ret, char **ret_error);
 
 /* What a run sees: digest over the list [base, env…] alone, whatever runner or history. */

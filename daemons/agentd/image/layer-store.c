@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * The store's directory on disk. What comes in was made by somebody who is not trusted (a sandboxed unit that unpacked
- * a stranger's archive), so its path is resolved below tmp/ without symlinks, it must be a plain file with one name, and
- * nobody may have it open for writing any more when it is hashed.
+ * The store's directory on disk. What comes in was made by somebody who is not trusted (a sandboxed unit that
+ * unpacked a stranger's archive), so its path is resolved below tmp/ without symlinks, it must be a plain file with
+ * one name, and nobody may have it open for writing any more when it is hashed.
  */
 #include <dirent.h>
 #include <linux/openat2.h>

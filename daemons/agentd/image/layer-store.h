@@ -26,8 +26,9 @@ int layer_store_drop_staging(LayerStore *s, const char *path);
 int layer_store_clean_staging(LayerStore *s, char *const *keep);
 
 /*
- * Moves PATH (a regular file below <root>/tmp/) into the store. EXPECTED may be NULL, else a digest that must match (-EBADMSG).
- * Returns 1 where it was new, 0 where the store had it already (PATH is removed then too). On failure PATH stays.
+ * Moves PATH (a regular file below <root>/tmp/) into the store. EXPECTED may be NULL, else a digest that must match
+ * (-EBADMSG). Returns 1 where it was new, 0 where the store had it already (PATH is removed then too). On failure
+ * PATH stays.
  */
 int layer_store_publish(LayerStore *s, const char *path, const char *expected, char ret_digest[static DIGEST_LEN + 1]);
 

@@ -124,7 +124,8 @@ static int put_meminfo(int dirfd, uint64_t memory_max) {
         f = open_memstream(&out, &size);
         if (!f)
                 return -ENOMEM;
-        fprintf(f, "MemTotal:       %8" PRIu64 " kB\nMemFree:        %8" PRIu64 " kB\nMemAvailable:   %8" PRIu64 " kB\n",
+        fprintf(f,
+                "MemTotal:       %8" PRIu64 " kB\nMemFree:        %8" PRIu64 " kB\nMemAvailable:   %8" PRIu64 " kB\n",
                 total, total, total);
         for (size_t i = 0; i < ELEMENTSOF(zeros); i++)
                 fprintf(f, "%s:%*s%8d kB\n", zeros[i], (int) (15 - strlen(zeros[i])), "", 0);
@@ -173,8 +174,8 @@ static int put_ids(int dirfd, const char *run) {
 
 static int put_names(int dirfd, const char *hostname) {
         _cleanup_free_ char *name = strprintf("%s\n", hostname);
-        _cleanup_free_ char *hosts = strprintf("127.0.0.1\tlocalhost\n127.0.1.1\t%s\n::1\tlocalhost ip6-localhost ip6-loopback\n",
-                                               hostname);
+        _cleanup_free_ char *hosts = strprintf("127.0.0.1\tlocalhost\n127.0.1.1\t%s\n"
+                                               "::1\tlocalhost ip6-localhost ip6-loopback\n", hostname);
         int r;
 
         r = put(dirfd, "hostname", name);

@@ -12,8 +12,8 @@
 #define ROOT_LAYERS_MAX 64
 
 /*
- * What PID 1 and agentd mount over. Images have these from their import; one that lacks some gets them in the upper, and
- * a freeze prunes them again.
+ * What PID 1 and agentd mount over. Images have these from their import; one that lacks some gets them in the upper,
+ * and a freeze prunes them again.
  */
 static const struct {
         const char *path;
@@ -165,9 +165,11 @@ static int add_layers(int fs, const RootSpec *spec, int userns, int *fds, size_t
         return 0;
 }
 
-static int make_overlay(const RootSpec *spec, int userns, int *fds, size_t n, int *ret, char message[STEP_MESSAGE_MAX]) {
+static int make_overlay(const RootSpec *spec, int userns, int *fds, size_t n, int *ret,
+                        char message[STEP_MESSAGE_MAX]) {
         static const char *const options[][2] = {
-                { "index", "off" }, { "metacopy", "off" }, { "redirect_dir", "off" }, { "xino", "off" }, { "uuid", "null" },
+                { "index", "off" }, { "metacopy", "off" }, { "redirect_dir", "off" }, { "xino", "off" },
+                { "uuid", "null" },
         };
         _cleanup_close_ int fs = -EBADF, upper = -EBADF;
         char path[64];

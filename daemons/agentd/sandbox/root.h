@@ -3,9 +3,9 @@
 
 /*
  * A run's root: an overlay of read-only layers with a throw-away upper on a size-limited tmpfs. Layers and upper are
- * id-mapped, so that what belongs to user 1000 in the image belongs to the run's dynamic user here, and is stored as 1000
- * again in the upper. overlayfs options are chosen so that an upper can be frozen into a layer (no metacopy, no redirects, no
- * file handles of this host).
+ * id-mapped, so that what belongs to user 1000 in the image belongs to the run's dynamic user here, and is stored as
+ * 1000 again in the upper. overlayfs options are chosen so that an upper can be frozen into a layer (no metacopy, no
+ * redirects, no file handles of this host).
  */
 
 #include "sandbox/step.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * A run's directory on the host. Cleaning goes by names, not by records: whatever was made, or half made, is below one of
- * a few fixed names.
+ * A run's directory on the host. Cleaning goes by names, not by records: whatever was made, or half made, is below
+ * one of a few fixed names.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -75,8 +75,10 @@ static int make_skeleton(const char *dir, const SandboxSpec *spec, char message[
         return r < 0 ? step_fail(message, r, "Cannot write the run's own /proc files") : 0;
 }
 
-static int compose(const char *runtime_dir, LayerStore *store, const SandboxSpec *spec, char message[STEP_MESSAGE_MAX]) {
-        _cleanup_free_ char *root = run_path(runtime_dir, spec->run, "root"), *rw = run_path(runtime_dir, spec->run, "rw");
+static int compose(const char *runtime_dir, LayerStore *store, const SandboxSpec *spec,
+                   char message[STEP_MESSAGE_MAX]) {
+        _cleanup_free_ char *root = run_path(runtime_dir, spec->run, "root"),
+                *rw = run_path(runtime_dir, spec->run, "rw");
         _cleanup_strv_free_ char **layers = NULL;
         RootSpec rs = {
                 .root = root, .rw = rw, .uid = spec->uid, .size_max = spec->disk_max,
@@ -101,7 +103,8 @@ static int compose(const char *runtime_dir, LayerStore *store, const SandboxSpec
 
 int run_dir_prepare(const char *runtime_dir, LayerStore *store, const SandboxSpec *spec, int *ret_listener,
                     char message[STEP_MESSAGE_MAX]) {
-        _cleanup_free_ char *dir = run_path(runtime_dir, spec->run, NULL), *netns = run_path(runtime_dir, spec->run, "netns");
+        _cleanup_free_ char *dir = run_path(runtime_dir, spec->run, NULL),
+                *netns = run_path(runtime_dir, spec->run, "netns");
         _cleanup_close_ int listener = -EBADF;
         int r;
 

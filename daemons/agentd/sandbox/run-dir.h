@@ -2,9 +2,9 @@
 #pragma once
 
 /*
- * What a run has on the host, as one thing: the directory <runtime>/runs/<run>/ with its mounts, namespace and files. The
- * kernel and the file system are the only memory: all of it can be found and taken away by a process that did not make it.
- * Synchronous; this is what the worker does.
+ * What a run has on the host, as one thing: the directory <runtime>/runs/<run>/ with its mounts, namespace and files.
+ * The kernel and the file system are the only memory: all of it can be found and taken away by a process that did not
+ * make it. Synchronous; this is what the worker does.
  */
 
 #include "image/layer-store.h"
@@ -19,8 +19,8 @@ int run_dir_prepare(const char *runtime_dir, LayerStore *store, const SandboxSpe
                     char message[STEP_MESSAGE_MAX]);
 
 /*
- * Idempotent. RET_UPPER_FD (may be NULL) gets an fd that holds the writable part's memory after it was unmounted (-EBADF where
- * there was none): giving back gigabytes takes a while, and closing that fd is when it happens.
+ * Idempotent. RET_UPPER_FD (may be NULL) gets an fd that holds the writable part's memory after it was unmounted
+ * (-EBADF where there was none): giving back gigabytes takes a while, and closing that fd is when it happens.
  */
 int run_dir_cleanup(const char *runtime_dir, const char *run, bool keep_upper, int *ret_upper_fd,
                     char message[STEP_MESSAGE_MAX]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * A map can be written only by somebody outside while the namespace has a process: so a child is made in a new one, which
- * does nothing but wait to be killed.
+ * A map can be written only by somebody outside while the namespace has a process: so a child is made in a new one,
+ * which does nothing but wait to be killed.
  */
 #include <fcntl.h>
 #include <sched.h>

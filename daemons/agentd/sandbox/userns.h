@@ -7,7 +7,7 @@
 #define IMAGE_AGENT_UID 1000
 
 /*
- * A user namespace whose only use is its map, for id-mapped mounts: the image's ids 0..999 stay, 1000 is UID. Gives its fd
- * (close-on-exec); the namespace has no process and goes with the last fd and mount.
+ * A user namespace whose only use is its map, for id-mapped mounts: the image's ids 0..999 stay, 1000 is UID. Gives
+ * its fd (close-on-exec); the namespace has no process and goes with the last fd and mount.
  */
 int userns_open_for_uid(uid_t uid);

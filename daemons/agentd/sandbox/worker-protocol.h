@@ -2,8 +2,8 @@
 #pragma once
 
 /*
- * What agentd and its worker say to each other: one fixed structure each way, one SEQPACKET message each. Both are of one
- * build but for the moment of an upgrade, which VERSION catches. The worker trusts nothing in a request: sizes,
+ * What agentd and its worker say to each other: one fixed structure each way, one SEQPACKET message each. Both are of
+ * one build but for the moment of an upgrade, which VERSION catches. The worker trusts nothing in a request: sizes,
  * ends of strings, digests, run ids and the uid's range are checked before anything is done.
  */
 

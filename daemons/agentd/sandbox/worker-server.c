@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
  * The worker's side. Single-threaded: a request of mounts and namespaces is a millisecond, so it is done on the spot;
- * hashing a layer is done in a child whose exit status is the answer. It keeps no state: a successor can go on from what is
- * on disk and in the mount table.
+ * hashing a layer is done in a child whose exit status is the answer. It keeps no state: a successor can go on from
+ * what is on disk and in the mount table.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -96,7 +96,8 @@ static int do_prepare(Server *s, const WorkerRequest *q) {
         int r;
 
         if (!run_id_is_valid(q->run) || q->uid < SANDBOX_UID_MIN || q->uid > SANDBOX_UID_MAX || q->cpus > 4096 ||
-            q->n_layers < 1 || q->n_layers > SANDBOX_LAYERS_MAX || q->disk_max < 4096 || !hostname_is_valid(q->hostname))
+            q->n_layers < 1 || q->n_layers > SANDBOX_LAYERS_MAX || q->disk_max < 4096 ||
+            !hostname_is_valid(q->hostname))
                 return answer(s, q->id, -EINVAL, "The request for a sandbox is not valid", -EBADF);
         for (uint32_t i = 0; i < q->n_layers; i++) {
                 if (!is_string(q->layers[i], sizeof q->layers[i]) || !digest_is_valid(q->layers[i]))
@@ -107,7 +108,8 @@ static int do_prepare(Server *s, const WorkerRequest *q) {
         return answer(s, q->id, r, message, r < 0 ? -EBADF : listener);
 }
 
-/* Gives an unmounted tmpfs' memory back without letting the next request wait: whoever closes the last fd does the work. */
+/* Gives an unmounted tmpfs' memory back without letting the next request wait: whoever closes the last fd does the
+ * work. */
 static void release_upper(Server *s, int *fd) {
         struct statfs sf;
         int gate[2];
@@ -116,7 +118,8 @@ static void release_upper(Server *s, int *fd) {
 
         if (*fd < 0)
                 return;
-        if (fstatfs(*fd, &sf) >= 0 && (uint64_t) (sf.f_blocks - sf.f_bfree) * (uint64_t) sf.f_bsize > UPPER_INLINE_MAX &&
+        if (fstatfs(*fd, &sf) >= 0 &&
+            (uint64_t) (sf.f_blocks - sf.f_bfree) * (uint64_t) sf.f_bsize > UPPER_INLINE_MAX &&
             pipe2(gate, O_CLOEXEC) >= 0) {
                 pid = fork();
                 if (pid == 0) {
@@ -319,8 +322,8 @@ static int take_lock(const char *runtime_dir) {
 }
 
 /*
- * systemd-nspawn masks boot_id with a mount of a file that it then deletes, and PID 1 cannot bind a run's own over such a one. Where
- * it is so, a file that exists, with the same content, is laid over it.
+ * systemd-nspawn masks boot_id with a mount of a file that it then deletes, and PID 1 cannot bind a run's own over
+ * such a one. Where it is so, a file that exists, with the same content, is laid over it.
  */
 static int mend_boot_id(const char *runtime_dir) {
         static const char boot_id[] = "/proc/sys/kernel/random/boot_id";

@@ -64,7 +64,8 @@ WorkerSlot *worker_slot_unref(WorkerSlot *slot) {
         return NULL;
 }
 
-static void slot_complete(Worker *w, WorkerSlot *slot, int error, const char *message, const WorkerReply *reply, int fd) {
+static void slot_complete(Worker *w, WorkerSlot *slot, int error, const char *message, const WorkerReply *reply,
+                          int fd) {
         _cleanup_close_ int listener = fd;
 
         for (WorkerSlot **p = &w->slots; *p; p = &(*p)->next)
@@ -264,7 +265,8 @@ static int worker_receive(Worker *w) {
         fd = take_fd(&mh);
         if (n == 0)
                 return -ECONNRESET;
-        if ((mh.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) || (size_t) n < sizeof *reply || reply->version != WORKER_VERSION ||
+        if ((mh.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) || (size_t) n < sizeof *reply ||
+            reply->version != WORKER_VERSION ||
             reply->n_runs > WORKER_RUNS_MAX || (size_t) n != sizeof *reply + reply->n_runs * sizeof(WorkerRun) ||
             reply->error > 0 || !memchr(reply->message, 0, sizeof reply->message))
                 return -EPROTO;
@@ -477,6 +479,7 @@ int worker_publish_layer(Worker *w, const char *path, const char *digest, worker
         return layer_request(w, WORKER_PUBLISH_LAYER, path, digest, handler, userdata, ret_slot);
 }
 
-int worker_verify_layer(Worker *w, const char *digest, worker_handler_t handler, void *userdata, WorkerSlot **ret_slot) {
+int worker_verify_layer(Worker *w, const char *digest, worker_handler_t handler, void *userdata,
+                        WorkerSlot **ret_slot) {
         return layer_request(w, WORKER_VERIFY_LAYER, "", digest, handler, userdata, ret_slot);
 }

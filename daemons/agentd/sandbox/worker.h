@@ -43,7 +43,8 @@ int worker_new(sd_event *event, const WorkerOptions *options, Worker **ret);
 Worker *worker_free(Worker *w);
 DEFINE_CLEANUP(Worker *, worker_free);
 
-/* Forgets the handler of a request that is still open. Takes NULL, returns NULL; also right after the handler was called. */
+/* Forgets the handler of a request that is still open. Takes NULL, returns NULL; also right after the handler was
+ * called. */
 WorkerSlot *worker_slot_unref(WorkerSlot *slot);
 DEFINE_CLEANUP(WorkerSlot *, worker_slot_unref);
 
@@ -99,11 +100,12 @@ int worker_list(Worker *w, worker_list_handler_t handler, void *userdata, Worker
 int worker_release_layers(Worker *w, worker_handler_t handler, void *userdata, WorkerSlot **ret_slot);
 
 /*
- * layer_store_publish() in a child of the worker: hashes PATH (below the state directory's tmp/, made by somebody who is not
- * trusted) and moves it into the store, provided that its digest is DIGEST. -EBADMSG where it is not.
+ * layer_store_publish() in a child of the worker: hashes PATH (below the state directory's tmp/, made by somebody who
+ * is not trusted) and moves it into the store, provided that its digest is DIGEST. -EBADMSG where it is not.
  */
 int worker_publish_layer(Worker *w, const char *path, const char *digest, worker_handler_t handler, void *userdata,
                          WorkerSlot **ret_slot);
 
-/* layer_store_verify() in a child: -EBADMSG where the bytes do not have the digest of the name, -ENOENT where missing. */
+/* layer_store_verify() in a child: -EBADMSG where the bytes do not have the digest of the name, -ENOENT where
+ * missing. */
 int worker_verify_layer(Worker *w, const char *digest, worker_handler_t handler, void *userdata, WorkerSlot **ret_slot);
