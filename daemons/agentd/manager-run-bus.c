@@ -154,6 +154,7 @@ int method_execute_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         _cleanup_free_ char *user = NULL, *name = NULL, *path = NULL, *labels = NULL;
         char id[RUN_ID_LEN + 1];
         const char *ref, *input;
+        _cleanup_free_ char *caller = NULL;
         uid_t uid, sender;
         int r, k;
 
@@ -175,7 +176,7 @@ int method_execute_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
                                          "The input has %zu bytes; at most %u are taken. Pass larger data as a file of the "
                                          "environment or by a service.",
                                          strlen(input), STORE_INPUT_MAX);
-        r = bus_sender_euid(msg, &sender);
+        r = bus_sender_user(msg, &sender, &caller);
         if (r < 0)
                 return r;
         /* What a receipt says of the trigger must be true, so only the platform's own triggers may say it. */
@@ -193,6 +194,7 @@ int method_execute_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
                                       .uid = uid,
                                       .agent = name,
                                       .trigger = o.trigger ?: "dbus",
+                                      .caller = sender == uid ? NULL : caller,
                                       .session = o.session,
                                       .labels = labels,
                                       .idempotency_key = o.idempotency_key,

@@ -107,6 +107,7 @@ int run_receipt(Manager *m, const StoreRun *row, const Run *run, const RunEnd *e
         TRY(set_string(&v, "user", row->user));
         TRY(sd_json_variant_set_field_unsigned(&v, "uid", row->uid));
         TRY(set_string(&v, "agent", row->agent));
+        TRY(set_string(&v, "caller", row->caller ?: row->user));
         TRY(set_string(&v, "trigger", row->trigger));
         TRY(set_string(&v, "session", row->session));
         TRY(set_string(&v, "parent", row->parent));

@@ -10,6 +10,8 @@
 #include "basic/string-util.h"
 #include "run.h"
 
+#define RESTART_ATTEMPTS_MAX 20U
+
 static void on_cleaned(int error, const char *message, void *userdata) {
         if (error < 0)
                 log_error_errno(error, "Leftovers of a run cannot be taken away: %s", message);
@@ -73,26 +75,38 @@ static int collect_row(const StoreRun *row, void *userdata) {
         return strv_extend(userdata, row->id);
 }
 
+static void end_row(Manager *m, StoreRun *row, RunResult result, const char *message) {
+        RunEnd end = RUN_END_NULL;
+        int r;
+
+        end.result = result;
+        end.message = strdup(message);
+        r = run_finish_row(m, row, &end);
+        if (r < 0)
+                log_error_errno(r, "Run %s: cannot be ended: %m", row->id);
+        run_end_done(&end);
+        store_run_free(row);
+}
+
 static void reconcile_row(Manager *m, StoreRun *row) {
         bool same_boot = streq_ptr(row->boot_id, m->boot_id);
         int r = 0;
 
         if (row->state == RUN_QUEUED) {
-                if (row->cancel_requested) { /* noted, but not carried out */
-                        RunEnd end = RUN_END_NULL;
-
-                        end.result = RUN_RESULT_CANCELED;
-                        end.message = strdup("Canceled while it was queued.");
-                        r = run_finish_row(m, row, &end);
-                        run_end_done(&end);
-                        if (r < 0)
-                                log_error_errno(r, "Run %s: cannot be ended: %m", row->id);
-                }
-                store_run_free(row);
+                if (row->cancel_requested) /* noted, but not carried out */
+                        end_row(m, row, RUN_RESULT_CANCELED, "Canceled while it was queued.");
+                else
+                        store_run_free(row);
                 return;
         }
         if (!row->unit || (row->state == RUN_PREPARING && !same_boot)) {
-                /* Its unit was never asked for, or PID 1 forgot about it before it ran: a new attempt. */
+                /* Its unit was never asked for, or PID 1 forgot about it before it ran: a new attempt. Restarts are not
+                 * the run's fault, so they do not count as MaxAttempts= does; but a run that brings agentd down each
+                 * time must not do so for ever. */
+                if (row->attempt >= RESTART_ATTEMPTS_MAX) {
+                        end_row(m, row, RUN_RESULT_SANDBOX_FAILED, "agentd was restarted too often before the run began.");
+                        return;
+                }
                 r = store_run_requeue(m->store, row->id, row->fence, "agentd was restarted before the run began.", 0);
                 if (r < 0)
                         log_error_errno(r, "Run %s: cannot be queued again: %m", row->id);
@@ -100,15 +114,7 @@ static void reconcile_row(Manager *m, StoreRun *row) {
                 return;
         }
         if (!same_boot) {
-                RunEnd end = RUN_END_NULL;
-
-                end.result = RUN_RESULT_LOST;
-                end.message = strdup("The host was restarted while the run was live.");
-                r = run_finish_row(m, row, &end);
-                run_end_done(&end);
-                if (r < 0)
-                        log_error_errno(r, "Run %s: cannot be ended: %m", row->id);
-                store_run_free(row);
+                end_row(m, row, RUN_RESULT_LOST, "The host was restarted while the run was live.");
                 return;
         }
         run_resume(m, row);

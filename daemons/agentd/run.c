@@ -14,6 +14,8 @@
  * "no reply" from an instance that died with the call in hand. */
 #define BRIDGE_RETRY_USEC (200 * USEC_PER_MSEC)
 #define BRIDGE_TRIES_MAX 50
+/* How soon the end of a run is stored again where the disk was full. */
+#define FINISH_RETRY_USEC (5 * USEC_PER_SEC)
 
 /* In the journal entry of each run's end; followers of a run's log stop at it. */
 #define MESSAGE_RUN_FINISHED "2f5b1c61a1d54a0cb3c3f0a3a1f2c9d7"
@@ -34,7 +36,7 @@ Run *run_free(Run *run) {
                 strmap_remove(run->manager->runs, run->row->id);
         worker_slot_unref(run->worker_slot);
         sd_bus_slot_unref(run->bridge_slot);
-        sd_event_source_disable_unref(run->bridge_retry);
+        sd_event_source_disable_unref(run->retry);
         unit_free(run->unit);
         safe_close(run->listener_fd);
         live_run_unref(run->live);
@@ -81,6 +83,21 @@ static void set_end(Run *run, RunResult result, bool retry, const char *format, 
 
 /* --- the last step -------------------------------------------------------------------------------------------- */
 
+static void run_finish(Run *run);
+
+static int on_finish_again(sd_event_source *s, uint64_t usec, void *userdata) {
+        Run *run = userdata;
+
+        run->retry = sd_event_source_disable_unref(run->retry);
+        run_finish(run);
+        return 0;
+}
+
+static bool run_finish_later(Run *run) {
+        return sd_event_add_time_relative(run->manager->event, &run->retry, CLOCK_MONOTONIC, FINISH_RETRY_USEC, 0,
+                                          on_finish_again, run) >= 0;
+}
+
 static void run_finish(Run *run) {
         _cleanup_(run_freep) Run *r = run;
         _cleanup_free_ char *receipt = NULL, *steps = NULL;
@@ -93,10 +110,13 @@ static void run_finish(Run *run) {
                             run->row->attempt, strempty(run->end.message));
                 k = store_run_requeue(m->store, run->row->id, run->row->fence, run->end.message,
                                       now + m->settings->retry_delay_usec * run->row->attempt);
-                if (k < 0)
+                if (k < 0) {
                         log_error_errno(k, "Run %s: cannot be queued again: %s", run->row->id, store_error(m->store));
-                else
-                        run_signal_changed(m, run->row->id);
+                        if (run_finish_later(run))
+                                TAKE_PTR(r);
+                        return;
+                }
+                run_signal_changed(m, run->row->id);
                 manager_dispatch_soon(m);
                 return;
         }
@@ -117,9 +137,10 @@ static void run_finish(Run *run) {
                                              .finished_usec = now,
                                      });
         if (k < 0) {
-                /* Disk full or the like. The row stays live in the store; the next start reconciles it, and the unit
-                 * is kept by PID 1 for that long only if we do not free it: so say it loudly. */
+                /* Disk full or the like: its end is kept in hand until it can be stored. */
                 log_error_errno(k, "Run %s: its end cannot be stored: %s", run->row->id, store_error(m->store));
+                if (run_finish_later(run))
+                        TAKE_PTR(r);
                 return;
         }
         if (run->row->keep && run->end.result == RUN_RESULT_SUCCESS)
@@ -161,7 +182,7 @@ static void run_settle(Run *run) {
         run->listener_fd = safe_close(run->listener_fd);
         run->worker_slot = worker_slot_unref(run->worker_slot);
         run->bridge_slot = sd_bus_slot_unref(run->bridge_slot);
-        run->bridge_retry = sd_event_source_disable_unref(run->bridge_retry);
+        run->retry = sd_event_source_disable_unref(run->retry);
         run->bridge_tries = 0;
 
         /* From here on the token is worth nothing, whatever the bridge does. */
@@ -192,7 +213,7 @@ static bool bridge_error_is_transient(const sd_bus_error *e) {
 static int on_bridge_retry(sd_event_source *s, uint64_t usec, void *userdata) {
         Run *run = userdata;
 
-        run->bridge_retry = sd_event_source_disable_unref(run->bridge_retry);
+        run->retry = sd_event_source_disable_unref(run->retry);
         if (run->phase == RUN_PHASE_SETTLE)
                 run_unregister(run);
         else
@@ -204,7 +225,7 @@ static int on_bridge_retry(sd_event_source *s, uint64_t usec, void *userdata) {
 static bool bridge_try_again(Run *run, const sd_bus_error *e) {
         if (!bridge_error_is_transient(e) || ++run->bridge_tries >= BRIDGE_TRIES_MAX)
                 return false;
-        return sd_event_add_time_relative(run->manager->event, &run->bridge_retry, CLOCK_MONOTONIC, BRIDGE_RETRY_USEC, 0,
+        return sd_event_add_time_relative(run->manager->event, &run->retry, CLOCK_MONOTONIC, BRIDGE_RETRY_USEC, 0,
                                           on_bridge_retry, run) >= 0;
 }
 

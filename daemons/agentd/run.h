@@ -48,7 +48,7 @@ typedef struct Run {
         bool resumed; /* taken over from an earlier agentd */
         WorkerSlot *worker_slot;
         sd_bus_slot *bridge_slot;
-        sd_event_source *bridge_retry;
+        sd_event_source *retry; /* of the call to the bridge, or of storing the end */
         unsigned bridge_tries;
         int listener_fd;
         Unit *unit;

@@ -16,6 +16,7 @@ int sq_run_from_row(sqlite3_stmt *st, StoreRun *ret) {
                 [8] = &run.idempotency_key, [9] = &run.parent, [10] = &run.input_digest, [19] = &run.unit,
                 [20] = &run.invocation_id, [21] = &run.boot_id, [22] = &run.generation, [23] = &run.environment,
                 [24] = &run.runner, [25] = &run.policy, [34] = &run.cancel_by, [36] = &run.message, [44] = &run.steps,
+                [45] = &run.caller,
         };
         int r;
 

@@ -129,6 +129,7 @@ static const char schema_1[] =
         "  io_read_bytes INTEGER,"
         "  io_write_bytes INTEGER,"
         "  steps TEXT,"
+        "  caller TEXT," /* who asked, where it was not the owner */
         "  CHECK ((state = 3) = (result IS NOT NULL))"
         ") STRICT;"
         /* Unfinished runs only: these stay small. */

@@ -133,6 +133,7 @@ typedef struct StoreRun {
         uid_t uid;
         char *agent;
         char *trigger;
+        char *caller;          /* who asked, or NULL: the owner */
         char *session;         /* or NULL */
         char *labels;          /* JSON object, or NULL */
         char *idempotency_key; /* or NULL */
@@ -181,6 +182,7 @@ typedef struct StoreRunRequest {
         uid_t uid;
         const char *agent;
         const char *trigger;
+        const char *caller;          /* NULL = the owner */
         const char *session;         /* NULL = none, as in the following */
         const char *labels;
         const char *idempotency_key;
