@@ -85,9 +85,11 @@ int operation_unit_properties(sd_bus_message *m, void *userdata) {
                                     UINT64_C(1) << CAP_SETGID | UINT64_C(1) << CAP_KILL |
                                     UINT64_C(1) << CAP_SYS_PTRACE;
         _cleanup_strv_free_ char **argv = NULL;
-        _cleanup_free_ char *description = NULL;
+        _cleanup_free_ char *description = NULL, *upper = NULL;
 
         TRY(build_argv(o, &argv));
+        if (o->kind == OPERATION_FREEZE && !(upper = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/rw/upper", o->run)))
+                return -ENOMEM;
         description = strprintf("agentd: %s of %s/%s", operation_kind_to_string(o->kind), o->user, o->subject);
         if (!description)
                 return -ENOMEM;
@@ -114,7 +116,8 @@ int operation_unit_properties(sd_bus_message *m, void *userdata) {
         TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)(sv)(sv)", "ProtectSystem", "s", "strict", "ProtectHome", "s", "yes",
                                   "PrivateTmpEx", "s", "disconnected", "PrivateIPC", "b", 1, "NoNewPrivileges", "b",
                                   (int) !build, "ProtectClock", "b", 1));
-        TRY(append_strv(m, "ReadWritePaths", (char *[]) { o->staging, NULL }));
+        /* A freeze takes private attributes and mount points out of the upper in place. */
+        TRY(append_strv(m, "ReadWritePaths", (char *[]) { o->staging, upper, NULL }));
         TRY(append_strv(m, "InaccessiblePaths",
                         (char *[]) { (char *) "-/run/dbus", (char *) "-/run/systemd/private", (char *) "-" AGENTD_RUNTIME_DIR "/live",
                                      (char *) "-/run/agent-credential", (char *) "-/var/lib/agent-credential",
