@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "async-remove.h"
 #include "basic/json-util.h"
 #include "basic/string-util.h"
 #include "operation.h"
@@ -80,7 +81,7 @@ static void operation_end(Operation *o, OperationState state, const char *detail
         o->pipe_source = sd_event_source_disable_unref(o->pipe_source);
         o->unit = unit_free(o->unit);
         if (o->staging) {
-                layer_store_drop_staging(o->manager->layers, o->staging);
+                async_remove_tree(o->staging);
                 o->staging = mfree(o->staging);
         }
         if (state == OPERATION_FAILED)
