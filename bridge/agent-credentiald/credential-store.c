@@ -143,7 +143,8 @@ static uint64_t now_realtime(void) {
         return (uint64_t) ts.tv_sec * USEC_PER_SEC + (uint64_t) ts.tv_nsec / NSEC_PER_USEC;
 }
 
-int credential_store_set(CredentialStore *s, const char *user, const char *service, SealForm form, const Secret *secret) {
+int credential_store_set(CredentialStore *s, const char *user, const char *service, SealForm form,
+                         const Secret *secret) {
         _cleanup_close_ int dir = -EBADF;
         _cleanup_free_ void *sealed = NULL;
         SealInfo old, info = { .version = now_realtime(), .form = form };

@@ -28,7 +28,8 @@ bool user_name_is_safe(const char *s);
 int credential_check(Secret *secret, SealForm *ret_form, const char **ret_reason);
 
 /* The new version, in microseconds since 1970, is larger than the one before. */
-int credential_store_set(CredentialStore *s, const char *user, const char *service, SealForm form, const Secret *secret);
+int credential_store_set(CredentialStore *s, const char *user, const char *service, SealForm form,
+                         const Secret *secret);
 /* -ENOENT: there is none. */
 int credential_store_remove(CredentialStore *s, const char *user, const char *service);
 int credential_store_load(CredentialStore *s, const char *user, const char *service, SealInfo *ret_info, Secret **ret);

@@ -133,9 +133,11 @@ static int set_operation_read(SetOperation *o) {
 
 static void set_operation_read_failed(SetOperation *o, int r) {
         if (r == -EFBIG)
-                set_operation_fail(o, BUS_ERROR_INPUT_TOO_LARGE, "The credential is larger than %zu bytes.", SECRET_SIZE_MAX);
+                set_operation_fail(o, BUS_ERROR_INPUT_TOO_LARGE, "The credential is larger than %zu bytes.",
+                                   SECRET_SIZE_MAX);
         else
-                set_operation_fail(o, BUS_ERROR_INVALID_CREDENTIAL, "The credential could not be read: %s.", strerror(-r));
+                set_operation_fail(o, BUS_ERROR_INVALID_CREDENTIAL, "The credential could not be read: %s.",
+                                   strerror(-r));
 }
 
 static int on_readable(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
@@ -151,7 +153,8 @@ static int on_readable(sd_event_source *s, int fd, uint32_t revents, void *userd
 }
 
 static int on_timeout(sd_event_source *s, uint64_t usec, void *userdata) {
-        set_operation_fail(userdata, SD_BUS_ERROR_TIMEOUT, "The credential did not end within %u seconds: close the pipe.",
+        set_operation_fail(userdata, SD_BUS_ERROR_TIMEOUT,
+                           "The credential did not end within %u seconds: close the pipe.",
                            (unsigned) (READ_USEC_MAX / USEC_PER_SEC));
         return 0;
 }
@@ -168,7 +171,8 @@ static int resolve_user(sd_bus_message *m, const char *user, char **ret_user, ui
         if (isempty(user)) {
                 r = bus_sender_euid(m, &uid);
                 if (r < 0)
-                        return sd_bus_error_setf(e, SD_BUS_ERROR_ACCESS_DENIED, "Access denied: the caller cannot be identified.");
+                        return sd_bus_error_setf(e, SD_BUS_ERROR_ACCESS_DENIED,
+                                                 "Access denied: the caller cannot be identified.");
                 pw = getpwuid(uid);
         } else {
                 if (!user_name_is_safe(user))
@@ -192,7 +196,8 @@ static int check_service(const char *service, sd_bus_error *e) {
         return 0;
 }
 
-static int verify(Credentiald *c, sd_bus_message *m, const char *user, const char *service, uid_t uid, sd_bus_error *e) {
+static int verify(Credentiald *c, sd_bus_message *m, const char *user, const char *service, uid_t uid,
+                  sd_bus_error *e) {
         const char *details[] = { "user", user, "service", service, NULL };
 
         if (!service)
@@ -259,7 +264,8 @@ static int method_set_credential(sd_bus_message *m, void *userdata, sd_bus_error
                 return 1; /* will be called again */
 
         if (c->n_operations >= OPERATIONS_MAX)
-                return sd_bus_error_setf(e, SD_BUS_ERROR_LIMITS_EXCEEDED, "Too many credentials are being set, try again later.");
+                return sd_bus_error_setf(e, SD_BUS_ERROR_LIMITS_EXCEEDED,
+                                         "Too many credentials are being set, try again later.");
 
         o = calloc(1, sizeof(*o));
         if (!o)
@@ -333,8 +339,8 @@ static int method_remove_credential(sd_bus_message *m, void *userdata, sd_bus_er
         r = credential_store_remove(c->store, owner, service);
         token_cache_forget(c->tokens, owner, service);
         if (r == -ENOENT)
-                return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_CREDENTIAL, "User %s has no credential for service %s.", owner,
-                                         service);
+                return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_CREDENTIAL, "User %s has no credential for service %s.",
+                                         owner, service);
         if (r < 0) {
                 log_error_errno(r, "Failed to remove the credential of service %s of user %s: %m", service, owner);
                 return r;
@@ -353,7 +359,8 @@ static int reply_list(sd_bus_message *m, const CredentialEntry *l, size_t n) {
                 return r;
         r = sd_bus_message_open_container(reply, 'a', "(sst)");
         for (size_t i = 0; r >= 0 && i < n; i++)
-                r = sd_bus_message_append(reply, "(sst)", l[i].service, seal_form_to_string(l[i].info.form), l[i].info.version);
+                r = sd_bus_message_append(reply, "(sst)", l[i].service, seal_form_to_string(l[i].info.form),
+                                          l[i].info.version);
         if (r >= 0)
                 r = sd_bus_message_close_container(reply);
         if (r >= 0)

@@ -218,8 +218,8 @@ static int get_by_credential(Credentiald *c, sd_varlink *link, LiveRun *live, Se
 
         r = material_from_credential(s, info.form, credential, &m);
         if (r < 0) {
-                log_warning_errno(r, "The credential of service %s of user %s does not fit auth kind %s.", s->name, live->user,
-                                  service_auth_kind_to_string(s->auth.kind));
+                log_warning_errno(r, "The credential of service %s of user %s does not fit auth kind %s.", s->name,
+                                  live->user, service_auth_kind_to_string(s->auth.kind));
                 return reply_code(link, ERROR_CREDENTIAL_UNUSABLE, "credential-unusable");
         }
 
@@ -242,7 +242,8 @@ typedef struct Parameters {
 } Parameters;
 
 /* >0: go on. Otherwise the error is sent, or the dispatcher's result is returned. */
-static int authorize(Credentiald *c, sd_varlink *link, const Parameters *p, LiveRun **ret_live, Service **ret_service, int *ret) {
+static int authorize(Credentiald *c, sd_varlink *link, const Parameters *p, LiveRun **ret_live, Service **ret_service,
+                     int *ret) {
         int r;
 
         r = credentiald_authorize(c, p->run, p->service, p->token, ret_live, ret_service);
@@ -257,11 +258,14 @@ static int authorize(Credentiald *c, sd_varlink *link, const Parameters *p, Live
 
 static int method_get(sd_varlink *link, sd_json_variant *parameters, sd_varlink_method_flags_t flags, void *userdata) {
         static const sd_json_dispatch_field table[] = {
-                { "run", SD_JSON_VARIANT_STRING, sd_json_dispatch_const_string, offsetof(Parameters, run), SD_JSON_MANDATORY },
-                { "service", SD_JSON_VARIANT_STRING, sd_json_dispatch_const_string, offsetof(Parameters, service), SD_JSON_MANDATORY },
-                { "token", SD_JSON_VARIANT_STRING, sd_json_dispatch_const_string, offsetof(Parameters, token), SD_JSON_MANDATORY },
-                { "force_refresh", SD_JSON_VARIANT_BOOLEAN, sd_json_dispatch_stdbool, offsetof(Parameters, force_refresh),
-                  SD_JSON_NULLABLE },
+                { "run", SD_JSON_VARIANT_STRING, sd_json_dispatch_const_string, offsetof(Parameters, run),
+                  SD_JSON_MANDATORY },
+                { "service", SD_JSON_VARIANT_STRING, sd_json_dispatch_const_string, offsetof(Parameters, service),
+                  SD_JSON_MANDATORY },
+                { "token", SD_JSON_VARIANT_STRING, sd_json_dispatch_const_string, offsetof(Parameters, token),
+                  SD_JSON_MANDATORY },
+                { "force_refresh", SD_JSON_VARIANT_BOOLEAN, sd_json_dispatch_stdbool,
+                  offsetof(Parameters, force_refresh), SD_JSON_NULLABLE },
                 {},
         };
         _cleanup_(live_run_unrefp) LiveRun *live = NULL;
@@ -290,13 +294,17 @@ static int method_get(sd_varlink *link, sd_json_variant *parameters, sd_varlink_
         }
 }
 
-static int method_invalidate(sd_varlink *link, sd_json_variant *parameters, sd_varlink_method_flags_t flags, void *userdata) {
+static int method_invalidate(sd_varlink *link, sd_json_variant *parameters, sd_varlink_method_flags_t flags,
+                             void *userdata) {
         static const sd_json_dispatch_field table[] = {
-                { "run", SD_JSON_VARIANT_STRING, sd_json_dispatch_const_string, offsetof(Parameters, run), SD_JSON_MANDATORY },
-                { "service", SD_JSON_VARIANT_STRING, sd_json_dispatch_const_string, offsetof(Parameters, service), SD_JSON_MANDATORY },
-                { "token", SD_JSON_VARIANT_STRING, sd_json_dispatch_const_string, offsetof(Parameters, token), SD_JSON_MANDATORY },
-                { "generation", _SD_JSON_VARIANT_TYPE_INVALID, sd_json_dispatch_uint64, offsetof(Parameters, generation),
-                  SD_JSON_NULLABLE },
+                { "run", SD_JSON_VARIANT_STRING, sd_json_dispatch_const_string, offsetof(Parameters, run),
+                  SD_JSON_MANDATORY },
+                { "service", SD_JSON_VARIANT_STRING, sd_json_dispatch_const_string, offsetof(Parameters, service),
+                  SD_JSON_MANDATORY },
+                { "token", SD_JSON_VARIANT_STRING, sd_json_dispatch_const_string, offsetof(Parameters, token),
+                  SD_JSON_MANDATORY },
+                { "generation", _SD_JSON_VARIANT_TYPE_INVALID, sd_json_dispatch_uint64,
+                  offsetof(Parameters, generation), SD_JSON_NULLABLE },
                 {},
         };
         _cleanup_(live_run_unrefp) LiveRun *live = NULL;

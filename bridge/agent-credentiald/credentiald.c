@@ -45,10 +45,17 @@ Credentiald *credentiald_free(Credentiald *c) {
         return mfree(c);
 }
 
+/* The file is shared: what is for the bridge is not unknown. */
+static int config_ignore(const char *value, void *field) {
+        return 0;
+}
+
 static int load_config(Credentiald *c) {
         static const ConfigItem table[] = {
                 { "Upstream", "AllowAddresses", config_parse_strv, offsetof(Credentiald, allow_addresses) },
                 { "Upstream", "CAFile", config_parse_string, offsetof(Credentiald, ca_file) },
+                { "Bridge", "ConnectionsMax", config_ignore, 0 },
+                { "Bridge", "DrainSec", config_ignore, 0 },
                 {},
         };
         int r;

@@ -11,6 +11,10 @@
 
 static const unsigned char magic[8] = { 'A', 'G', 'C', 'R', 'E', 'D', 0, 1 };
 
+static const unsigned char *bytes(const Secret *s) {
+        return (const unsigned char *) secret_data(s);
+}
+
 static inline void cipher_ctx_freep(EVP_CIPHER_CTX **c) {
         EVP_CIPHER_CTX_free(*c);
 }
@@ -52,12 +56,12 @@ int seal_encrypt(const Secret *key, const char *user, const char *service, const
         if (getrandom(buf + NONCE_OFFSET, NONCE_SIZE, 0) != NONCE_SIZE)
                 return -errno;
 
-        if (EVP_EncryptInit_ex2(c, EVP_aes_256_gcm(), (const unsigned char *) secret_data(key), buf + NONCE_OFFSET, NULL) != 1)
+        if (EVP_EncryptInit_ex2(c, EVP_aes_256_gcm(), bytes(key), buf + NONCE_OFFSET, NULL) != 1)
                 return -EIO;
         r = add_associated(c, true, buf, user, service);
         if (r < 0)
                 return r;
-        if (EVP_EncryptUpdate(c, buf + SEAL_HEADER_SIZE, &n, (const unsigned char *) secret_data(secret), (int) size) != 1 ||
+        if (EVP_EncryptUpdate(c, buf + SEAL_HEADER_SIZE, &n, bytes(secret), (int) size) != 1 ||
             (size_t) n != size || EVP_EncryptFinal_ex(c, buf + SEAL_HEADER_SIZE + size, &n) != 1 || n != 0 ||
             EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_AEAD_GET_TAG, SEAL_TAG_SIZE, buf + SEAL_HEADER_SIZE + size) != 1)
                 return -EIO;
@@ -109,7 +113,7 @@ int seal_decrypt(const Secret *key, const char *user, const char *service, const
                 return -ENOMEM;
 
         memcpy(tag, p + SEAL_HEADER_SIZE + size, sizeof(tag));
-        if (EVP_DecryptInit_ex2(c, EVP_aes_256_gcm(), (const unsigned char *) secret_data(key), p + NONCE_OFFSET, NULL) != 1)
+        if (EVP_DecryptInit_ex2(c, EVP_aes_256_gcm(), bytes(key), p + NONCE_OFFSET, NULL) != 1)
                 return -EIO;
         r = add_associated(c, false, p, user, service);
         if (r < 0)

@@ -191,8 +191,8 @@ static int entry_new(TokenCache *c, const TokenKey *key, const char *digest, Tok
         /* An older version of the same credential will not be asked for again. */
         for (TokenEntry *i = c->entries, *next; i; i = next) {
                 next = i->next;
-                if (!i->fetch && !i->busy && i->n_waiters == 0 && i->version < key->version && streq(i->user, key->user) &&
-                    streq(i->service->name, key->service->name))
+                if (!i->fetch && !i->busy && i->n_waiters == 0 && i->version < key->version &&
+                    streq(i->user, key->user) && streq(i->service->name, key->service->name))
                         entry_free(i);
         }
 
@@ -359,7 +359,8 @@ int token_cache_get(TokenCache *c, const TokenKey *key, TokenGrant *ret_grant, t
                 }
                 r = entry_fetch(e);
                 if (r < 0) {
-                        entry_fail(e, r == -ENOENT || r == -EBADMSG || r == -EINVAL ? TOKEN_CREDENTIAL : TOKEN_UNAVAILABLE,
+                        entry_fail(e,
+                                   r == -ENOENT || r == -EBADMSG || r == -EINVAL ? TOKEN_CREDENTIAL : TOKEN_UNAVAILABLE,
                                    "cannot be asked for", now);
                         entry_grant(e, now, ret_grant);
                         return 1;

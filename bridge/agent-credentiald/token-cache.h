@@ -5,8 +5,8 @@
  * Access tokens, in memory only, and the one place where they are fetched. For one key (user, service, version of the
  * credential, digest of the service's auth) at most one fetch is in flight, however many ask; it goes on
  * when those who asked have gone. A token is refreshed when it is asked for after 80 % of its life, in the
- * background; shortly before its end those who ask wait. While the endpoint fails, the old token is given until its real
- * end, and the endpoint is asked again only after a growing pause. A token that an upstream did not accept is
+ * background; shortly before its end those who ask wait. While the endpoint fails, the old token is given until its
+ * real end, and the endpoint is asked again only after a growing pause. A token that an upstream did not accept is
  * replaced, once for all who say so, and not faster than every ten seconds.
  */
 

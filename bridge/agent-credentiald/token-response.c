@@ -132,7 +132,8 @@ TokenCode token_response_parse(unsigned status, const char *body, size_t size, S
         }
         token = json_string(v, "access_token");
         if (!token || !token_is_valid(token, strlen(token))) {
-                *ret_detail = "the token endpoint gave no access token, or one with characters that no header can carry";
+                *ret_detail =
+                        "the token endpoint gave no access token, or one with characters that no header can carry";
                 return TOKEN_BAD_ANSWER;
         }
         if (life_parse(sd_json_variant_by_key(v, "expires_in"), &life) < 0) {

@@ -10,10 +10,11 @@
  *
  *   asked     the question is on its way; the handler has returned 1
  *   answered  the message was put back into the connection's read queue, and has not come out yet
- *   (gone)    freed by an idle-priority event source, after the second pass
+ *   used      the second pass has had its verdict; freed when another message asks
  *
- * The second pass may not come at all: the object may have gone meanwhile, so that no handler is called. That is
- * why the query is freed by an event source and not by the second call.
+ * It is not freed by the second pass itself, because a handler may ask more than once. And the second pass may not come
+ * at all: the object may have gone meanwhile, so that no handler is called. So an event source of idle priority
+ * frees what is left.
  */
 
 #define POLKIT_QUERIES_MAX 512U
@@ -35,6 +36,7 @@ struct BusPolkitQuery {
         sd_bus_slot *slot;
         sd_event_source *defer;
         bool answered;
+        bool used;
         int verdict; /* >0 yes; VERDICT_INTERACTIVE; -EACCES no; else a fault */
         sd_bus_error error;
 };
@@ -99,7 +101,12 @@ BusPolkit *bus_polkit_free(BusPolkit *p) {
 }
 
 size_t bus_polkit_pending(const BusPolkit *p) {
-        return p ? p->n_queries : 0;
+        size_t n = 0;
+
+        for (const BusPolkitQuery *q = p ? p->queries : NULL; q; q = q->next)
+                n += !q->used;
+
+        return n;
 }
 
 int bus_sender_euid(sd_bus_message *m, uid_t *ret) {
@@ -206,9 +213,11 @@ static int query_second_pass(BusPolkitQuery *q, const char *action, char *const 
         /* Not answered: somebody put the message back besides us. Answered, but another question: what the first
          * pass looked at has changed in between, and the verdict says nothing about it. */
         if (!q->answered || !streq(q->action, action) || q->good_user != good_user || !strv_equal(q->details, details))
-                return sd_bus_error_setf(e, SD_BUS_ERROR_ACCESS_DENIED,
-                                         "Access denied: the object changed while authorization was asked for, try again.");
+                return sd_bus_error_setf(
+                        e, SD_BUS_ERROR_ACCESS_DENIED,
+                        "Access denied: the object changed while authorization was asked for, try again.");
 
+        q->used = true;
         if (q->verdict > 0)
                 return 1;
 
@@ -228,8 +237,8 @@ static int query_send(BusPolkitQuery *q, const char *sender, bool interactive) {
         int r;
 
         r = sd_bus_message_new_method_call(q->polkit->bus, &m, "org.freedesktop.PolicyKit1",
-                                           "/org/freedesktop/PolicyKit1/Authority", "org.freedesktop.PolicyKit1.Authority",
-                                           "CheckAuthorization");
+                                           "/org/freedesktop/PolicyKit1/Authority",
+                                           "org.freedesktop.PolicyKit1.Authority", "CheckAuthorization");
         if (r < 0)
                 return r;
 
@@ -259,17 +268,25 @@ int bus_verify_async(BusPolkit *p, sd_bus_message *m, const char *action, const 
         /* The privileged and the owner need no polkit; looked up anew in each pass. */
         r = bus_sender_euid(m, &euid);
         if (r < 0)
-                return sd_bus_error_setf(e, SD_BUS_ERROR_ACCESS_DENIED, "Access denied: the caller cannot be identified.");
+                return sd_bus_error_setf(e, SD_BUS_ERROR_ACCESS_DENIED,
+                                         "Access denied: the caller cannot be identified.");
         if (euid == 0 || (good_user != (uid_t) -1 && euid == good_user))
                 return 1;
 
-        for (BusPolkitQuery *i = p->queries; i; i = i->next)
+        for (BusPolkitQuery *i = p->queries, *next; i; i = next) {
+                next = i->next;
                 if (i->message == m)
                         return query_second_pass(i, action, (char *const *) details, good_user, e);
+                /* Another message is being handled, so its handler has returned. A connection that is never idle must
+                 * not gather these. */
+                if (i->used)
+                        query_free(i);
+        }
 
         sender = sd_bus_message_get_sender(m);
         if (!sender)
-                return sd_bus_error_setf(e, SD_BUS_ERROR_ACCESS_DENIED, "Access denied: the caller cannot be identified.");
+                return sd_bus_error_setf(e, SD_BUS_ERROR_ACCESS_DENIED,
+                                         "Access denied: the caller cannot be identified.");
         if (p->n_queries >= POLKIT_QUERIES_MAX)
                 return sd_bus_error_setf(e, SD_BUS_ERROR_LIMITS_EXCEEDED,
                                          "Too many authorization questions are waiting, try again later.");

@@ -98,7 +98,7 @@ int live_cache_get(LiveCache *c, const char *run, LiveRun **ret) {
         if (r < 0)
                 return r;
 
-        /* The file may have been replaced after the stat(): then the entry does not fit next time, which is harmless. */
+        /* The file may have been replaced after the stat(): then the entry does not fit next time, no harm done. */
         if (c->n_entries >= LIVE_CACHE_MAX)
                 live_cache_drop(c, 0);
         c->entries[c->n_entries++] = (LiveCacheEntry) {

@@ -253,7 +253,8 @@ static char *live_path(const char *dir, const char *run, const char *suffix) {
         return strprintf("%s/%s%s", dir, run, suffix);
 }
 
-static int live_file_write(const char *dir, const char *run, const char *suffix, const char *text, size_t size, gid_t gid) {
+static int live_file_write(const char *dir, const char *run, const char *suffix, const char *text, size_t size,
+                           gid_t gid) {
         _cleanup_free_ char *path = NULL;
 
         if (!run_id_is_valid(run))

@@ -57,7 +57,7 @@ bool service_path_match(const char *pattern, const char *path) {
         }
 }
 
-/* What must have been settled before a path may be compared: a second line, the first being whoever made it canonical. */
+/* What must have been settled before a path may be compared. A second line: somebody has made it canonical before. */
 static bool path_is_canonical(const char *s) {
         if (*s != '/' || strlen(s) > SERVICE_PATH_MAX)
                 return false;
@@ -128,9 +128,10 @@ bool header_value_is_safe(const char *s, size_t len) {
 
 bool header_name_is_reserved(const char *s) {
         static const char *const names[] = {
-                "accept-encoding", "connection", "content-length", "content-type", "cookie", "cookie2", "date", "expect",
-                "forwarded", "host", "http2-settings", "keep-alive", "proxy-authenticate", "proxy-authorization",
-                "proxy-connection", "set-cookie", "set-cookie2", "te", "trailer", "transfer-encoding", "upgrade", "via",
+                "accept-encoding", "connection", "content-length", "content-type", "cookie", "cookie2", "date",
+                "expect", "forwarded", "host", "http2-settings", "keep-alive", "proxy-authenticate",
+                "proxy-authorization", "proxy-connection", "set-cookie", "set-cookie2", "te", "trailer",
+                "transfer-encoding", "upgrade", "via",
         };
         char folded[160];
         size_t n = 0;

@@ -188,7 +188,8 @@ int service_url_parse(const char *s, bool allow_http, ServiceUrl *ret, char **re
                 return refuse(ret_reason, "must start with https://");
 
         if (!path_is_valid(end))
-                return refuse(ret_reason, "has a path with escapes, dot segments, \"//\" or characters that are not allowed");
+                return refuse(ret_reason,
+                              "has a path with escapes, dot segments, \"//\" or characters that are not allowed");
 
         n = strlen(end);
         while (n > 0 && end[n - 1] == '/')
@@ -198,7 +199,8 @@ int service_url_parse(const char *s, bool allow_http, ServiceUrl *ret, char **re
                 return -ENOMEM;
 
         if (u.port == (u.tls ? 443 : 80))
-                u.text = strprintf("%s://%s%s%s%s", u.tls ? "https" : "http", six ? "[" : "", u.host, six ? "]" : "", end);
+                u.text = strprintf("%s://%s%s%s%s", u.tls ? "https" : "http", six ? "[" : "", u.host, six ? "]" : "",
+                                   end);
         else
                 u.text = strprintf("%s://%s%s%s:%u%s", u.tls ? "https" : "http", six ? "[" : "", u.host, six ? "]" : "",
                                    (unsigned) u.port, end);

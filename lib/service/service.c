@@ -78,7 +78,8 @@ static int refuse(char **ret_reason, const char *text) {
 
 static int field_name(sd_json_variant *v, void *field, char **ret_reason) {
         if (!object_name_is_valid(sd_json_variant_string(v)))
-                return refuse(ret_reason, "must be a name of lower-case letters, digits, '.', '_' and '-', at most 63 long");
+                return refuse(ret_reason,
+                              "must be a name of lower-case letters, digits, '.', '_' and '-', at most 63 long");
         return json_field_string(v, field, ret_reason);
 }
 
@@ -213,8 +214,9 @@ static int field_paths(sd_json_variant *v, void *field, char **ret_reason) {
 
         for (char **p = l; *p; p++)
                 if (!pattern_is_valid(*p))
-                        return refuse(ret_reason, "must be paths that start with '/', without query, dot segments, \"//\" or "
-                                                  "blanks; '*' stands for a part of one segment, a last \"/*\" for all below");
+                        return refuse(ret_reason,
+                                      "must be paths that start with '/', without query, dot segments, \"//\" or "
+                                      "blanks; '*' stands for a part of one segment, a last \"/*\" for all below");
 
         strv_free(*(char ***) field);
         *(char ***) field = TAKE_PTR(l);
@@ -424,7 +426,8 @@ int service_parse_variant(sd_json_variant *v, const char *path, ServiceParseFlag
         };
         static const JsonField timeouts[] = {
                 { "connect", _SD_JSON_VARIANT_TYPE_INVALID, field_timeout, offsetof(Service, connect_usec), false },
-                { "first_byte", _SD_JSON_VARIANT_TYPE_INVALID, field_timeout, offsetof(Service, first_byte_usec), false },
+                { "first_byte", _SD_JSON_VARIANT_TYPE_INVALID, field_timeout, offsetof(Service, first_byte_usec),
+                  false },
                 { "idle", _SD_JSON_VARIANT_TYPE_INVALID, field_timeout, offsetof(Service, idle_usec), false },
                 {},
         };
@@ -442,7 +445,8 @@ int service_parse_variant(sd_json_variant *v, const char *path, ServiceParseFlag
         if (r < 0)
                 return r;
         if (!p.base_url.tls && !(flags & SERVICE_ALLOW_HTTP))
-                return fail(sd_json_variant_by_key(v, "base_url"), path, "base_url", "must start with https://", ret_error);
+                return fail(sd_json_variant_by_key(v, "base_url"), path, "base_url", "must start with https://",
+                            ret_error);
 
         s = calloc(1, sizeof(*s));
         if (!s)

@@ -43,7 +43,11 @@ static uint64_t now_sec(void) {
 }
 
 static char *mint(const SigningKey *k, const Run *r, const char *user, const char *jti) {
-        RunClaims c = { .user = (char *) user, .agent = (char *) "analyst", .iat = now_sec(), .nbf = now_sec(), .exp = now_sec() + 600 };
+        RunClaims c = { .user = (char *) user,
+                        .agent = (char *) "analyst",
+                        .iat = now_sec(),
+                        .nbf = now_sec(),
+                        .exp = now_sec() + 600 };
         char *t = NULL;
 
         memcpy(c.run, r->id, sizeof(c.run));
@@ -53,7 +57,8 @@ static char *mint(const SigningKey *k, const Run *r, const char *user, const cha
 }
 
 static void add_service(LiveRun *l, const char *name, const char *auth) {
-        _cleanup_free_ char *text = strprintf("{\"name\":\"%s\",\"base_url\":\"https://h\",\"allow\":[],\"auth\":%s}", name, auth);
+        _cleanup_free_ char *text =
+                strprintf("{\"name\":\"%s\",\"base_url\":\"https://h\",\"allow\":[],\"auth\":%s}", name, auth);
         _cleanup_(service_unrefp) Service *s = NULL;
 
         assert(service_parse(text, strlen(text), 0, &s, NULL) == 0);
@@ -75,7 +80,8 @@ static void make_run(Run *r, const char *user) {
         add_service(l, "empty", "{\"kind\":\"bearer\"}");
         add_service(l, "open", "{\"kind\":\"none\"}");
         add_service(l, "unfit", "{\"kind\":\"basic\"}");
-        add_service(l, "oauth", "{\"kind\":\"oauth2-client-credentials\",\"token_url\":\"https://i/t\",\"client_id\":\"x\"}");
+        add_service(l, "oauth",
+                    "{\"kind\":\"oauth2-client-credentials\",\"token_url\":\"https://i/t\",\"client_id\":\"x\"}");
         assert(live_run_write(live_dir, l, (gid_t) -1) == 0);
         r->token = mint(key, r, user, r->jti);
 }
@@ -109,8 +115,8 @@ static sd_json_variant *get_full(const char *run, const char *service, const cha
         sd_json_variant *reply = NULL;
         const char *error = NULL;
 
-        assert(sd_varlink_callbo(vl_link, "org.agentd1.Material.Get", &reply, &error, SD_JSON_BUILD_PAIR_STRING("run", run),
-                                 SD_JSON_BUILD_PAIR_STRING("service", service),
+        assert(sd_varlink_callbo(vl_link, "org.agentd1.Material.Get", &reply, &error,
+                                 SD_JSON_BUILD_PAIR_STRING("run", run), SD_JSON_BUILD_PAIR_STRING("service", service),
                                  SD_JSON_BUILD_PAIR_STRING("token", token)) >= 0);
         if (!streq_ptr(error, expected_error))
                 fprintf(stderr, "%s: got %s, expected %s\n", service, strempty(error), strempty(expected_error));
@@ -188,15 +194,19 @@ static void caller(void) {
         /* Invalidate: by number, and it must be of the present one. */
         v = get_full(alice_run.id, "oauth", alice_run.token, NULL);
         assert(sd_varlink_callbo(vl_link, "org.agentd1.Material.Invalidate", &reply, &error,
-                                 SD_JSON_BUILD_PAIR_STRING("run", alice_run.id), SD_JSON_BUILD_PAIR_STRING("service", "oauth"),
+                                 SD_JSON_BUILD_PAIR_STRING("run", alice_run.id),
+                                 SD_JSON_BUILD_PAIR_STRING("service", "oauth"),
                                  SD_JSON_BUILD_PAIR_STRING("token", alice_run.token),
-                                 SD_JSON_BUILD_PAIR_UNSIGNED("generation", sd_json_variant_unsigned(sd_json_variant_by_key(v, "generation")))) >= 0);
+                                 SD_JSON_BUILD_PAIR_UNSIGNED("generation",
+                                                             sd_json_variant_unsigned(
+                                                                     sd_json_variant_by_key(v, "generation")))) >= 0);
         assert(!error);
         given("oauth", "Bearer access-token-1");
         v = get_full(alice_run.id, "oauth", alice_run.token, NULL);
         assert(sd_json_variant_unsigned(sd_json_variant_by_key(v, "generation")) == 2);
         assert(sd_varlink_callbo(vl_link, "org.agentd1.Material.Invalidate", &reply, &error,
-                                 SD_JSON_BUILD_PAIR_STRING("run", alice_run.id), SD_JSON_BUILD_PAIR_STRING("service", "oauth"),
+                                 SD_JSON_BUILD_PAIR_STRING("run", alice_run.id),
+                                 SD_JSON_BUILD_PAIR_STRING("service", "oauth"),
                                  SD_JSON_BUILD_PAIR_STRING("token", bob_run.token)) >= 0);
         assert(streq_ptr(error, "org.agentd1.Material.TokenRefused"));
 
@@ -212,7 +222,8 @@ static void stranger(void) {
         if (sd_varlink_connect_address(&vl_link, socket_path) < 0)
                 return;
         r = sd_varlink_callbo(vl_link, "org.agentd1.Material.Get", &reply, &error,
-                              SD_JSON_BUILD_PAIR_STRING("run", alice_run.id), SD_JSON_BUILD_PAIR_STRING("service", "bearer"),
+                              SD_JSON_BUILD_PAIR_STRING("run", alice_run.id),
+                              SD_JSON_BUILD_PAIR_STRING("service", "bearer"),
                               SD_JSON_BUILD_PAIR_STRING("token", alice_run.token));
         assert(r < 0 || error);
         sd_varlink_close_unref(vl_link);

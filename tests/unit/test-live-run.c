@@ -52,7 +52,8 @@ static void test_round_trip(const char *session) {
         assert(stat(path, &st) == 0 && (st.st_mode & 07777) == 0640);
         assert(live_run_read(directory, RUN, &m, NULL) == 0);
         assert(streq(m->run, RUN) && streq(m->jti, JTI) && streq(m->user, "alice") && streq(m->agent, "analyst"));
-        assert(m->uid == 1000 && m->attempt == 2 && m->deadline_usec == l->deadline_usec && streq_ptr(m->session, session));
+        assert(m->uid == 1000 && m->attempt == 2 && m->deadline_usec == l->deadline_usec &&
+               streq_ptr(m->session, session));
         assert(memcmp(&m->limits, &l->limits, sizeof(LiveLimits)) == 0);
         assert(m->n_services == 1 && live_run_find_service(m, "market-data") && !live_run_find_service(m, "other"));
 
@@ -84,7 +85,8 @@ static void put(const char *run, const char *text) {
 static void test_broken(void) {
         _cleanup_(live_run_unrefp) LiveRun *l = example(NULL), *m = NULL;
         _cleanup_free_ char *json = NULL;
-        static const char *const cuts[] = { "\"jti\"", "\"limits\"", "\"services\"", "\"v\"", "\"attempt\"", "\"session\"" };
+        static const char *const cuts[] = { "\"jti\"", "\"limits\"",  "\"services\"",
+                                            "\"v\"",   "\"attempt\"", "\"session\"" };
 
         assert(live_run_to_json(l, &json) == 0);
 

@@ -61,7 +61,8 @@ static int check_authorization(sd_bus_message *m, void *userdata, sd_bus_error *
 
 static const sd_bus_vtable polkit_vtable[] = {
         SD_BUS_VTABLE_START(0),
-        SD_BUS_METHOD("CheckAuthorization", "(sa{sv})sa{ss}us", "(bba{ss})", check_authorization, SD_BUS_VTABLE_UNPRIVILEGED),
+        SD_BUS_METHOD("CheckAuthorization", "(sa{sv})sa{ss}us", "(bba{ss})", check_authorization,
+                      SD_BUS_VTABLE_UNPRIVILEGED),
         SD_BUS_VTABLE_END,
 };
 
@@ -128,7 +129,8 @@ static const sd_bus_vtable service_vtable[] = {
 
 /* ---- the caller ---- */
 
-static int call_at(sd_bus *bus, const char *path, const char *member, const char *action, bool interactive, sd_bus_error *e) {
+static int call_at(sd_bus *bus, const char *path, const char *member, const char *action, bool interactive,
+                   sd_bus_error *e) {
         sd_bus_message *m = NULL;
         int r;
 
@@ -148,12 +150,25 @@ static void control(sd_bus *bus, const char *what, unsigned asked, unsigned call
         sd_bus_message *reply = NULL;
         uint32_t a, c, n;
 
-        assert(sd_bus_call_method(bus, "org.agentd1.Test", "/test", "org.agentd1.Test", "Control", &e, &reply, "s", what) >= 0);
+        assert(sd_bus_call_method(bus, "org.agentd1.Test", "/test", "org.agentd1.Test", "Control", &e, &reply, "s",
+                                  what) >= 0);
         assert(sd_bus_message_read(reply, "uuu", &a, &c, &n) >= 0);
-        if (a != asked || c != calls || n != 0)
-                fprintf(stderr, "asked %u (expected %u), calls %u (expected %u), in flight %u\n", a, asked, c, calls, n);
-        assert(a == asked && c == calls && n == 0);
         sd_bus_message_unref(reply);
+
+        /* What no second pass has used goes away when there is nothing else to do. */
+        for (unsigned i = 0; n != 0 && i < 1000; i++) {
+                uint32_t x;
+
+                usleep(1000);
+                assert(sd_bus_call_method(bus, "org.agentd1.Test", "/test", "org.agentd1.Test", "Control", &e, &reply, "s",
+                                          "") >= 0);
+                assert(sd_bus_message_read(reply, "uuu", &x, &x, &n) >= 0);
+                sd_bus_message_unref(reply);
+        }
+        if (a != asked || c != calls || n != 0)
+                fprintf(stderr, "asked %u (expected %u), calls %u (expected %u), in flight %u\n", a, asked, c, calls,
+                        n);
+        assert(a == asked && c == calls && n == 0);
 }
 
 static void connect_bus(const char *address, sd_bus **ret) {
@@ -190,7 +205,8 @@ static void caller(const char *address) {
 
         /* No handler is found the second time: that is the answer, and the question is forgotten. */
         assert(call_at(bus, "/vanishing", "Do", POLKIT_ACTION_EXECUTE, false, &e) < 0);
-        assert(sd_bus_error_has_name(&e, SD_BUS_ERROR_UNKNOWN_OBJECT) || sd_bus_error_has_name(&e, SD_BUS_ERROR_UNKNOWN_METHOD));
+        assert(sd_bus_error_has_name(&e, SD_BUS_ERROR_UNKNOWN_OBJECT) ||
+               sd_bus_error_has_name(&e, SD_BUS_ERROR_UNKNOWN_METHOD));
         control(bus, "", 1, 1);
 
         control(bus, "broken-polkit", 0, 0);
@@ -215,7 +231,8 @@ static pid_t start_bus(char **ret_address) {
                 "<!DOCTYPE busconfig PUBLIC \"-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN\" "
                 "\"http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd\">"
                 "<busconfig><type>session</type><auth>EXTERNAL</auth><listen>unix:path=%s/bus</listen>"
-                "<policy context=\"default\"><allow send_destination=\"*\"/><allow receive_sender=\"*\"/><allow own=\"*\"/>"
+                "<policy context=\"default\"><allow send_destination=\"*\"/><allow receive_sender=\"*\"/><allow "
+                "own=\"*\"/>"
                 "<allow user=\"*\"/></policy></busconfig>";
         _cleanup_free_ char *path = strprintf("%s/bus.conf", directory), *text = NULL, *arg = NULL;
         char line[256] = {};

@@ -126,7 +126,8 @@ static void test_check(void) {
 
 static void test_store(void) {
         _cleanup_(credential_store_freep) CredentialStore *store = NULL, *second = NULL;
-        _cleanup_(secret_freep) Secret *a = make(CANARY), *b = make("{\"x\":\"y\"}"), *out = NULL, *short_key = make("short");
+        _cleanup_(secret_freep) Secret *a = make(CANARY), *b = make("{\"x\":\"y\"}"), *out = NULL,
+                                       *short_key = make("short");
         _cleanup_free_ char *path = strprintf("%s/alice/market-data", directory), *raw = NULL,
                             *copy = strprintf("%s/alice/other", directory), *home = strprintf("%s/alice", directory);
         CredentialEntry *l = NULL;
@@ -168,7 +169,8 @@ static void test_store(void) {
         assert(credential_store_set(store, "alice", "../x", SEAL_FORM_TEXT, a) == -EINVAL);
         assert(credential_store_set(store, "", "x", SEAL_FORM_TEXT, a) == -EINVAL);
         assert(credential_store_load(store, ".", "alice", NULL, &out) == -EINVAL);
-        assert(!user_name_is_safe("..") && !user_name_is_safe("a/b") && !user_name_is_safe("-x") && user_name_is_safe("alice_1"));
+        assert(!user_name_is_safe("..") && !user_name_is_safe("a/b") && !user_name_is_safe("-x") &&
+               user_name_is_safe("alice_1"));
 
         /* Under another sealing key. */
         assert(credential_store_open(directory, make_key('z'), &second) == 0);
@@ -182,7 +184,8 @@ static void test_store(void) {
 }
 
 static Service *service(const char *auth) {
-        _cleanup_free_ char *text = strprintf("{\"name\":\"x\",\"base_url\":\"https://h\",\"allow\":[],\"auth\":%s}", auth);
+        _cleanup_free_ char *text =
+                strprintf("{\"name\":\"x\",\"base_url\":\"https://h\",\"allow\":[],\"auth\":%s}", auth);
         Service *s = NULL;
 
         assert(service_parse(text, strlen(text), 0, &s, NULL) == 0);
@@ -213,18 +216,22 @@ static void test_material(void) {
         material("{\"kind\":\"bearer\"}", SEAL_FORM_TEXT, "a\r\nb", NULL, NULL);
         material("{\"kind\":\"bearer\"}", SEAL_FORM_JSON, "{\"token\":\"x\"}", NULL, NULL);
         material("{\"kind\":\"header\",\"name\":\"X-Api-Key\"}", SEAL_FORM_TEXT, CANARY, "x-api-key", CANARY);
-        material("{\"kind\":\"basic\",\"username\":\"u\"}", SEAL_FORM_TEXT, "password", "authorization", "Basic dTpwYXNzd29yZA==");
-        material("{\"kind\":\"basic\"}", SEAL_FORM_JSON, "{\"username\":\"u\",\"password\":\"password\"}", "authorization",
+        material("{\"kind\":\"basic\",\"username\":\"u\"}", SEAL_FORM_TEXT, "password", "authorization",
                  "Basic dTpwYXNzd29yZA==");
-        material("{\"kind\":\"basic\",\"username\":\"u\"}", SEAL_FORM_JSON, "{\"password\":\"password\"}", "authorization",
-                 "Basic dTpwYXNzd29yZA==");
+        material("{\"kind\":\"basic\"}", SEAL_FORM_JSON, "{\"username\":\"u\",\"password\":\"password\"}",
+                 "authorization", "Basic dTpwYXNzd29yZA==");
+        material("{\"kind\":\"basic\",\"username\":\"u\"}", SEAL_FORM_JSON, "{\"password\":\"password\"}",
+                 "authorization", "Basic dTpwYXNzd29yZA==");
         material("{\"kind\":\"basic\"}", SEAL_FORM_TEXT, "password", NULL, NULL);
         material("{\"kind\":\"basic\"}", SEAL_FORM_JSON, "{\"username\":\"u:v\",\"password\":\"p\"}", NULL, NULL);
-        material("{\"kind\":\"basic\"}", SEAL_FORM_JSON, "{\"username\":\"u\",\"password\":\"p\",\"x\":\"y\"}", NULL, NULL);
-        material("{\"kind\":\"basic\",\"username\":\"u\"}", SEAL_FORM_JSON, "{\"username\":\"v\",\"password\":\"p\"}", NULL, NULL);
+        material("{\"kind\":\"basic\"}", SEAL_FORM_JSON, "{\"username\":\"u\",\"password\":\"p\",\"x\":\"y\"}", NULL,
+                 NULL);
+        material("{\"kind\":\"basic\",\"username\":\"u\"}", SEAL_FORM_JSON, "{\"username\":\"v\",\"password\":\"p\"}",
+                 NULL, NULL);
 
         assert(material_from_token(token, &m) == 0);
-        assert(streq(secret_data(m.headers[0].value), "Bearer access-token") && streq(secret_data(m.redact[0]), "access-token"));
+        assert(streq(secret_data(m.headers[0].value), "Bearer access-token") &&
+               streq(secret_data(m.redact[0]), "access-token"));
         material_done(&m);
         assert(material_from_token(bad, &m) == -EINVAL);
         assert(material_source(SERVICE_AUTH_NONE) == MATERIAL_NOTHING);

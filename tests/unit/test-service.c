@@ -79,14 +79,16 @@ static void test_auth(void) {
         parse_bad(WITH_AUTH("{\"kind\":\"header\",\"name\":\"x_api\"}"), "auth.name: must be a header name");
         parse_bad(WITH_AUTH("{\"kind\":\"header\",\"name\":\"a\\r\\nb\"}"), "auth.name: must be a header name");
         parse_bad(WITH_AUTH("{\"kind\":\"basic\",\"username\":\"a:b\"}"), "auth.username: must not hold a colon");
-        parse_bad(WITH_AUTH("{\"kind\":\"oauth2-client-credentials\",\"client_id\":\"x\"}"), "auth.token_url: is missing");
+        parse_bad(WITH_AUTH("{\"kind\":\"oauth2-client-credentials\",\"client_id\":\"x\"}"),
+                  "auth.token_url: is missing");
         parse_bad(WITH_AUTH("{\"kind\":\"oauth2-client-credentials\",\"token_url\":\"http://localhost/t\","
                             "\"client_id\":\"x\"}"),
                   "auth.token_url: must start with https://");
         parse_bad(WITH_AUTH("{\"kind\":\"oauth2-client-credentials\",\"token_url\":\"https://h/t\",\"client_id\":\"x\","
                             "\"client_auth\":\"jwt\"}"),
                   "auth.client_auth: must be");
-        parse_bad(WITH_AUTH("{\"kind\":\"oauth2-client-credentials\",\"token_url\":\"https://h/t\",\"client_id\":\"x\\n\"}"),
+        parse_bad(WITH_AUTH("{\"kind\":\"oauth2-client-credentials\",\"token_url\":\"https://h/"
+                            "t\",\"client_id\":\"x\\n\"}"),
                   "auth.client_id: must be");
 #undef WITH_AUTH
 }
@@ -120,13 +122,14 @@ static void test_refusals(void) {
                   "limits.body: must be a size");
 
         static const char *const paths[] = {
-                "",       "x",        "/a/../b", "/./a",   "/a//b",  "/a?b",   "/a#b",    "/a b",   "/a\\\\b", "/..;x/a",
-                "/a\\nb", "/\\u00e4", "/%zz",    "/%2",    "/a%2fb", "*",      "/a\\tb",
+                "",        "x",      "/a/../b",  "/./a", "/a//b", "/a?b",   "/a#b", "/a b",   "/a\\\\b",
+                "/..;x/a", "/a\\nb", "/\\u00e4", "/%zz", "/%2",   "/a%2fb", "*",    "/a\\tb",
         };
         for (size_t i = 0; i < ELEMENTSOF(paths); i++) {
-                _cleanup_free_ char *t = strprintf("{\"name\":\"x\",\"base_url\":\"https://h\",\"auth\":{\"kind\":\"none\"},"
-                                                   "\"allow\":[{\"methods\":[\"GET\"],\"paths\":[\"%s\"]}]}",
-                                                   paths[i]);
+                _cleanup_free_ char *t =
+                        strprintf("{\"name\":\"x\",\"base_url\":\"https://h\",\"auth\":{\"kind\":\"none\"},"
+                                  "\"allow\":[{\"methods\":[\"GET\"],\"paths\":[\"%s\"]}]}",
+                                  paths[i]);
                 parse_bad(t, "allow[0].paths: must be paths");
         }
 }
@@ -249,8 +252,20 @@ static void test_match(void) {
 
         /* Not canonical: never. */
         static const char *const bad[] = {
-                "", "prices/x", "/prices/../orders", "/prices/..", "/prices/./x", "/prices//x", "/prices/..;a=1/x",
-                "/prices/x?y", "/prices/x#y", "/prices/x y", "/prices/\\x", "/prices/\x01", "/prices/\xc3\xa4", "//prices/x",
+                "",
+                "prices/x",
+                "/prices/../orders",
+                "/prices/..",
+                "/prices/./x",
+                "/prices//x",
+                "/prices/..;a=1/x",
+                "/prices/x?y",
+                "/prices/x#y",
+                "/prices/x y",
+                "/prices/\\x",
+                "/prices/\x01",
+                "/prices/\xc3\xa4",
+                "//prices/x",
         };
         for (size_t i = 0; i < ELEMENTSOF(bad); i++)
                 assert(!service_match(s, "GET", bad[i]));
@@ -276,7 +291,8 @@ static void test_headers(void) {
         assert(header_name_is_safe("x-api-key") && !header_name_is_safe("x_api") && !header_name_is_safe("") &&
                !header_name_is_safe("a b") && !header_name_is_safe("a:") && !header_name_is_safe("a\r\nb"));
         assert(header_value_is_safe("abc", 3) && header_value_is_safe("a b", 3) && !header_value_is_safe("", 0));
-        assert(!header_value_is_safe("a\r\nb", 4) && !header_value_is_safe("a\0b", 3) && !header_value_is_safe("a\n", 2));
+        assert(!header_value_is_safe("a\r\nb", 4) && !header_value_is_safe("a\0b", 3) &&
+               !header_value_is_safe("a\n", 2));
         assert(!header_value_is_safe(" a", 2) && !header_value_is_safe("a\t", 2) && !header_value_is_safe("\x7f", 1));
         assert(header_name_is_reserved("Host") && header_name_is_reserved("content_length") &&
                header_name_is_reserved("X-Forwarded-For") && header_name_is_reserved("Cookie"));

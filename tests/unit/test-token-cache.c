@@ -21,7 +21,8 @@ static void answer(unsigned status, const char *body, TokenCode expected, const 
         TokenCode c = token_response_parse(status, body, strlen(body), &s, &l, &detail);
 
         if (c != expected)
-                fprintf(stderr, "%u '%.100s': got %s, detail %s\n", status, body, token_code_to_string(c), strempty(detail));
+                fprintf(stderr, "%u '%.100s': got %s, detail %s\n", status, body, token_code_to_string(c),
+                        strempty(detail));
         assert(c == expected);
         if (c == TOKEN_OK) {
                 assert(streq(secret_data(s), token) && l == life);
@@ -41,7 +42,8 @@ static void test_answers(void) {
         answer(200, "{\"access_token\":\"abc\",\"expires_in\":3599.9}", TOKEN_OK, "abc", 3599);
         answer(200, "{\"access_token\":\"abc\",\"expires_in\":99999999999}", TOKEN_OK, "abc", TOKEN_LIFE_MAX_SEC);
         answer(200, "{\"access_token\":\"abc\",\"expires_in\":1e300}", TOKEN_OK, "abc", TOKEN_LIFE_MAX_SEC);
-        answer(200, "{\"access_token\":\"abc\",\"refresh_token\":\"CANARY\",\"scope\":\"x\"}", TOKEN_OK, "abc", TOKEN_LIFE_DEFAULT_SEC);
+        answer(200, "{\"access_token\":\"abc\",\"refresh_token\":\"CANARY\",\"scope\":\"x\"}", TOKEN_OK, "abc",
+               TOKEN_LIFE_DEFAULT_SEC);
 
         answer(200, "{\"access_token\":\"abc\",\"expires_in\":0}", TOKEN_BAD_ANSWER, NULL, 0);
         answer(200, "{\"access_token\":\"abc\",\"expires_in\":-1}", TOKEN_BAD_ANSWER, NULL, 0);
@@ -142,10 +144,11 @@ static Service *svc;
 static uint64_t version = 1;
 
 static Service *make_service(const char *client) {
-        _cleanup_free_ char *text = strprintf("{\"name\":\"md\",\"base_url\":\"https://h\",\"allow\":[],\"auth\":{"
-                                              "\"kind\":\"oauth2-client-credentials\",\"token_url\":\"https://idp/token\","
-                                              "\"client_id\":\"%s\"}}",
-                                              client);
+        _cleanup_free_ char *text =
+                strprintf("{\"name\":\"md\",\"base_url\":\"https://h\",\"allow\":[],\"auth\":{"
+                          "\"kind\":\"oauth2-client-credentials\",\"token_url\":\"https://idp/token\","
+                          "\"client_id\":\"%s\"}}",
+                          client);
         Service *s = NULL;
 
         assert(service_parse(text, strlen(text), 0, &s, NULL) == 0);

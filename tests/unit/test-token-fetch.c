@@ -126,9 +126,11 @@ static void start_server(void) {
         socklen_t n = sizeof(sa);
 
         server.ctx = SSL_CTX_new(TLS_server_method());
-        assert(server.ctx && SSL_CTX_use_certificate(server.ctx, cert) == 1 && SSL_CTX_use_PrivateKey(server.ctx, key) == 1);
+        assert(server.ctx && SSL_CTX_use_certificate(server.ctx, cert) == 1 &&
+               SSL_CTX_use_PrivateKey(server.ctx, key) == 1);
         server.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        assert(server.fd >= 0 && bind(server.fd, (struct sockaddr *) &sa, sizeof(sa)) == 0 && listen(server.fd, 128) == 0);
+        assert(server.fd >= 0 && bind(server.fd, (struct sockaddr *) &sa, sizeof(sa)) == 0 &&
+               listen(server.fd, 128) == 0);
         assert(getsockname(server.fd, (struct sockaddr *) &sa, &n) == 0);
         server.port = ntohs(sa.sin_port);
         assert(pthread_create(&server.thread, NULL, serve, NULL) == 0);
@@ -222,8 +224,9 @@ static void rig_close(Rig *g) {
 
 static void test_build(void) {
         _cleanup_(secret_freep) Secret *text = NULL, *json = NULL, *bad = NULL;
-        _cleanup_(service_unrefp) Service *post = make_service(",\"client_auth\":\"post\",\"scope\":\"a b\",\"audience\":\"x&y\""),
-                                          *basic = make_service("");
+        _cleanup_(service_unrefp)
+                Service *post = make_service(",\"client_auth\":\"post\",\"scope\":\"a b\",\"audience\":\"x&y\""),
+                        *basic = make_service("");
         char *form = NULL, *authorization = NULL;
 
         assert(secret_new_from(SECRET, strlen(SECRET), &text) == 0);
@@ -238,7 +241,8 @@ static void test_build(void) {
 
         assert(token_fetch_build(&basic->auth, SEAL_FORM_JSON, json, &form, &authorization) == 0);
         /* base64("agent%20id:a%26b%3Dc") */
-        assert(streq(form, "grant_type=client_credentials") && streq(authorization, "Basic YWdlbnQlMjBpZDphJTI2YiUzRGM="));
+        assert(streq(form, "grant_type=client_credentials") &&
+               streq(authorization, "Basic YWdlbnQlMjBpZDphJTI2YiUzRGM="));
         form = secret_string_free(form);
         authorization = secret_string_free(authorization);
 

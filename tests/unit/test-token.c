@@ -78,7 +78,8 @@ static char *sign_raw(SigningKey *k, const char *input, const EVP_MD *md) {
 }
 
 static char *signing_input(const char *header, const char *claims) {
-        _cleanup_free_ char *h = base64url_encode(header, strlen(header)), *c = base64url_encode(claims, strlen(claims));
+        _cleanup_free_ char *h = base64url_encode(header, strlen(header)),
+                            *c = base64url_encode(claims, strlen(claims));
         char *s = strprintf("%s.%s", h, c);
 
         assert(h && c && s);
@@ -222,7 +223,8 @@ static void test_algorithms(void) {
         for (size_t i = 0; i < 4; i++) {
                 _cleanup_free_ char *h = strprintf("{\"alg\":\"none\",\"kid\":\"%s\",\"typ\":\"JWT\"}",
                                                    signing_key_kid(key)),
-                                    *c = claims_with(NULL, NULL), *in = signing_input(i < 2 ? h : "{\"alg\":\"none\"}", c),
+                                    *c = claims_with(NULL, NULL),
+                                    *in = signing_input(i < 2 ? h : "{\"alg\":\"none\"}", c),
                                     *t = strprintf("%s%s", in, i % 2 ? "." : "");
                 assert(verify(t) == -EBADMSG);
         }
@@ -236,7 +238,8 @@ static void test_algorithms(void) {
                 unsigned char mac[32];
                 unsigned n = 0;
 
-                assert(HMAC(EVP_sha256(), secret, (int) strlen(secret), (const unsigned char *) in, strlen(in), mac, &n));
+                assert(HMAC(EVP_sha256(), secret, (int) strlen(secret), (const unsigned char *) in, strlen(in), mac,
+                            &n));
                 sig = base64url_encode(mac, n);
                 t = strprintf("%s.%s", in, sig);
                 assert(verify(t) == -EBADMSG);
@@ -299,10 +302,31 @@ static void test_header(void) {
 /* Case 5, and its kind. */
 static void test_numbers(void) {
         static const char *const bad[] = {
-                "99999999999999999999999999", "1e300", "1e26", "1.8e9", "1800000660.0", "1800000660.5", "\"1800000660\"",
-                "-1", "0", "-0", "1.5", "null", "true", "[1800000660]", "{}", "9223372036854775807", "9223372036854775808",
-                "18446744073709551615", "18446744073709551616", "-9223372036854775808", "01800000660", "+1800000660",
-                "0x6b49d200", "NaN", "Infinity",
+                "99999999999999999999999999",
+                "1e300",
+                "1e26",
+                "1.8e9",
+                "1800000660.0",
+                "1800000660.5",
+                "\"1800000660\"",
+                "-1",
+                "0",
+                "-0",
+                "1.5",
+                "null",
+                "true",
+                "[1800000660]",
+                "{}",
+                "9223372036854775807",
+                "9223372036854775808",
+                "18446744073709551615",
+                "18446744073709551616",
+                "-9223372036854775808",
+                "01800000660",
+                "+1800000660",
+                "0x6b49d200",
+                "NaN",
+                "Infinity",
         };
         static const char *const names[] = { "exp", "iat", "nbf" };
 
