@@ -61,8 +61,8 @@ static int run_filter(char *const argv[], const void *input, size_t size, char *
 }
 
 static int make_key(SigningKey **ret) {
-        char *argv[] = { (char *) "systemd-creds", (char *) "encrypt", (char *) "--name=" CREDENTIAL_NAME, (char *) "-",
-                         (char *) "-", NULL };
+        char *argv[] = { (char *) "systemd-creds", (char *) "encrypt", (char *) "--name=" CREDENTIAL_NAME,
+                         (char *) "--with-key=auto", (char *) "-", (char *) "-", NULL };
         _cleanup_(signing_key_freep) SigningKey *key = NULL;
         _cleanup_free_ char *sealed = NULL;
         const char *pem;
@@ -74,6 +74,12 @@ static int make_key(SigningKey **ret) {
                 return r;
         pem = signing_key_private_pem(key);
         r = run_filter(argv, pem, strlen(pem), &sealed, &size);
+        if (r < 0) {
+                /* "auto" refuses the host's key where /var is volatile, though it would do. */
+                argv[3] = (char *) "--with-key=host";
+                sealed = mfree(sealed);
+                r = run_filter(argv, pem, strlen(pem), &sealed, &size);
+        }
         if (r < 0)
                 return log_error_errno(r, "systemd-creds cannot encrypt the signing key: %m");
         r = mkdir_parents(CREDSTORE, 0700);
