@@ -200,6 +200,9 @@ Settings *settings_free(Settings *s) {
         return mfree(s);
 }
 
+/* Below RUN_TOKEN_TTL_MAX_SEC, with room for the time that a start takes. */
+#define TIMEOUT_MAX_USEC (UINT64_C(30) * 24 * 3600 * USEC_PER_SEC)
+
 static int settings_check(const Settings *s, char **ret_error) {
         const struct {
                 const char *low_key, *high_key;
@@ -223,6 +226,12 @@ static int settings_check(const Settings *s, char **ret_error) {
                                                        "other.", pairs[i].low_key, pairs[i].high_key);
                         return -EINVAL;
                 }
+        if (s->maximum.timeout_usec > TIMEOUT_MAX_USEC) {
+                if (ret_error)
+                        *ret_error = strdup("agentd.conf: MaxTimeout= is above 30 days, which is as long as a run's token "
+                                            "can be good for.");
+                return -EINVAL;
+        }
         return 0;
 }
 
