@@ -193,7 +193,10 @@ static int append_sandbox(sd_bus_message *m, const Run *run) {
         TRY(append_bool(m, "BindLogSockets", false));
         TRY(sd_bus_message_append(m, "(sv)", "RestrictAddressFamilies", "(bas)", 1, 3, "AF_INET", "AF_INET6", "AF_UNIX"));
         TRY(sd_bus_message_append(m, "(sv)", "SystemCallFilter", "(bas)", 1, 2, "@system-service", "@pkey"));
-        TRY(sd_bus_message_append(m, "(sv)", "SystemCallFilter", "(bas)", 0, 2, "@resources", "@privileged"));
+        /* io_uring does without system calls what the filters of families and calls would refuse (it opens sockets of any
+         * family); keyrings and userfaultfd() are nothing but surface of the kernel here. */
+        TRY(sd_bus_message_append(m, "(sv)", "SystemCallFilter", "(bas)", 0, 7, "@resources", "@privileged", "@keyring",
+                                  "io_uring_setup", "io_uring_enter", "io_uring_register", "userfaultfd"));
         TRY(sd_bus_message_append(m, "(sv)", "SystemCallArchitectures", "as", 1, "native"));
         TRY(sd_bus_message_append(m, "(sv)", "SystemCallErrorNumber", "i", EPERM));
         TRY(append_string(m, "KeyringMode", "private"));
