@@ -26,7 +26,7 @@ int bridge_run_register(Bridge *b, const char *id, int fd, bool store) {
                 run->log_bytes = old->log_bytes; /* the cap is the run's, not the attempt's */
 
         if (store) {
-                int r = fd_store_push(id, fd);
+                int r = fd_store_push(FD_RUN, id, fd);
                 if (r < 0) {
                         free(run);
                         return r;
@@ -44,7 +44,7 @@ int bridge_run_register(Bridge *b, const char *id, int fd, bool store) {
         if (r < 0) {
                 bridge_run_free(run);
                 if (store)
-                        (void) fd_store_remove(id);
+                        (void) fd_store_remove(FD_RUN, id);
                 return r;
         }
         return 0;
@@ -54,7 +54,7 @@ int bridge_run_unregister(Bridge *b, const char *id) {
         BridgeRun *run = strmap_get(b->runs, id);
 
         /* The store first: what is removed there is gone, also if we die now. */
-        int r = fd_store_remove(id);
+        int r = fd_store_remove(FD_RUN, id);
         if (r < 0)
                 log_warning_errno(r, "Run %s: failed to take its listener out of the store: %m", id);
         if (!run)

@@ -13,8 +13,8 @@
 #include "report.h"
 #include "routes.h"
 
-/* How long reports may take after the last request has ended. */
-#define FLUSH_USEC (5 * USEC_PER_SEC)
+/* How long reports may take after the last request has ended; then the next bridge gets them. */
+#define FLUSH_USEC (250 * USEC_PER_MSEC)
 
 static int load_config(BridgeConfig *ret) {
         static const ConfigItem table[] = {
@@ -39,6 +39,7 @@ int bridge_new(const BridgePaths *paths, Bridge **ret) {
         _cleanup_(bridge_freep) Bridge *b = calloc(1, sizeof(Bridge));
         if (!b)
                 return log_oom();
+        b->old_reports = -EBADF;
         b->config = (BridgeConfig) { .connections_max = 256, .drain_usec = 30 * USEC_PER_SEC };
         if (paths)
                 b->paths = *paths;
@@ -97,6 +98,7 @@ Bridge *bridge_free(Bridge *b) {
         key_set_free(b->keys);
         strmap_free(b->runs);
         sd_event_source_disable_unref(b->drain_timer);
+        safe_close(b->old_reports);
         sd_bus_flush_close_unref(b->bus);
         sd_event_unref(b->event);
         strv_free(b->config.allow_addresses);
@@ -105,18 +107,23 @@ Bridge *bridge_free(Bridge *b) {
 }
 
 /* >0: taken. */
-static int take_back(const char *run, int fd, void *userdata) {
+static int take_back(FdKind kind, const char *run, int fd, void *userdata) {
         Bridge *b = userdata;
         _cleanup_(live_run_unrefp) LiveRun *live = NULL;
+        int r;
 
-        if (!run) {
+        if (kind == FD_REPORTS) {
+                b->old_reports = fd; /* needs the bus */
+                return 1;
+        }
+        if (kind == FD_CONTROL) {
                 if (b->control)
                         return 0;
-                int r = http_listener_new(b->server, fd, routes_handle_control, b, &b->control);
+                r = http_listener_new(b->server, fd, routes_handle_control, b, &b->control);
                 return r < 0 ? r : 1;
         }
 
-        int r = live_cache_get(b->live, run, &live);
+        r = live_cache_get(b->live, run, &live);
         if (r == -ENOENT) {
                 log_info("Run %s ended while the bridge was away.", run);
                 return 0;
@@ -125,37 +132,50 @@ static int take_back(const char *run, int fd, void *userdata) {
         return r < 0 ? r : 1;
 }
 
-static int on_drain_timeout(sd_event_source *source, uint64_t usec, void *userdata) {
-        Bridge *b = userdata;
+/* The last act before the loop ends, while the bus is still there. */
+static int leave(Bridge *b) {
+        BridgeRun *run;
 
-        log_warning("%u connections and %zu reports are left after the drain.", http_server_connections(b->server),
-                    report_queue_size(b->reports));
+        if (http_server_connections(b->server) > 0)
+                log_warning("%u connections are cut after the drain.", http_server_connections(b->server));
+        while ((run = strmap_first(b->runs))) /* calls that are cut have reports, too */
+                bridge_run_free(run);
+
+        /* agentd may be restarting as well. What it has not taken yet outlives us. */
+        int r = report_queue_save(b->reports);
+        if (r < 0)
+                log_error_errno(r, "%zu reports are lost: %m", report_queue_size(b->reports));
         return sd_event_exit(b->event, 0);
+}
+
+static int on_drain_timeout(sd_event_source *source, uint64_t usec, void *userdata) {
+        return leave(userdata);
 }
 
 static int on_flush(sd_event_source *source, uint64_t usec, void *userdata) {
         Bridge *b = userdata;
 
         if (report_queue_size(b->reports) == 0)
-                return sd_event_exit(b->event, 0);
-        return sd_event_source_set_time_relative(source, 20 * USEC_PER_MSEC) < 0 ||
-               sd_event_source_set_enabled(source, SD_EVENT_ONESHOT) < 0 ? sd_event_exit(b->event, 0) : 0;
+                return leave(b);
+        return sd_event_source_set_time_relative(source, 10 * USEC_PER_MSEC) < 0 ||
+               sd_event_source_set_enabled(source, SD_EVENT_ONESHOT) < 0 ? leave(b) : 0;
 }
 
 static void on_drained(void *userdata) {
         Bridge *b = userdata;
 
-        /* The last reports still want to go out, but not for ever. */
+        /* The last reports still want to go out, but not for long. */
         if (sd_event_source_set_time_relative(b->drain_timer, FLUSH_USEC) < 0 ||
+            sd_event_source_set_enabled(b->drain_timer, SD_EVENT_ONESHOT) < 0 ||
             sd_event_add_time_relative(b->event, NULL, CLOCK_MONOTONIC, 0, 0, on_flush, b) < 0)
-                (void) sd_event_exit(b->event, 0);
+                (void) leave(b);
 }
 
 static int on_sigterm(sd_event_source *source, const struct signalfd_siginfo *si, void *userdata) {
         Bridge *b = userdata;
 
         if (b->draining)
-                return sd_event_exit(b->event, 0);
+                return leave(b);
 
         /* Listeners stay in the store: who comes now waits in a backlog for the next bridge. */
         b->draining = true;
@@ -163,7 +183,7 @@ static int on_sigterm(sd_event_source *source, const struct signalfd_siginfo *si
         int r = sd_event_add_time_relative(b->event, &b->drain_timer, CLOCK_MONOTONIC, b->config.drain_usec, 0, on_drain_timeout, b);
         if (r >= 0)
                 r = http_server_drain(b->server, on_drained, b);
-        return r < 0 ? sd_event_exit(b->event, 0) : 0;
+        return r < 0 ? leave(b) : 0;
 }
 
 int bridge_startup(Bridge *b) {
@@ -184,7 +204,17 @@ int bridge_startup(Bridge *b) {
         if (strmap_size(b->runs) > 0)
                 log_info("Took back the listeners of %zu runs.", strmap_size(b->runs));
 
-        return bridge_bus_startup(b);
+        r = bridge_bus_startup(b);
+        if (r < 0)
+                return r;
+
+        if (b->old_reports >= 0) {
+                r = report_queue_load(b, b->old_reports);
+                if (r < 0)
+                        log_warning_errno(r, "Some reports of before the restart are lost: %m");
+                b->old_reports = safe_close(b->old_reports);
+        }
+        return 0;
 }
 
 int bridge_serve(Bridge *b) {

@@ -55,6 +55,7 @@ struct Bridge {
         HttpListener *control;
         sd_event_source *drain_timer;
         bool draining;
+        int old_reports; /* of the bridge before us */
 };
 
 /* Reads bridge.conf, connects to nothing yet. PATHS may be NULL. */

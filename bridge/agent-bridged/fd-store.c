@@ -18,30 +18,57 @@ bool fd_is_listener(int fd) {
                sd_is_socket(fd, AF_UNIX, SOCK_STREAM, 1) > 0;
 }
 
-static int remove_name(const char *name) {
-        return sd_notifyf(false, "FDSTOREREMOVE=1\nFDNAME=%s", name);
+static char *entry_name(FdKind kind, const char *run) {
+        switch (kind) {
+        case FD_RUN:
+                return strprintf("run-%s", run);
+        case FD_REPORTS:
+                return strdup("reports");
+        case FD_CONTROL:
+                return strdup(CONTROL_NAME);
+        }
+        return NULL;
 }
 
-int fd_store_remove(const char *run) {
-        _cleanup_free_ char *name = strprintf("run-%s", run);
+static int remove_name(const char *name) {
+        int r = sd_notifyf(false, "FDSTOREREMOVE=1\nFDNAME=%s", name);
+        return r < 0 ? r : 0;
+}
+
+int fd_store_remove(FdKind kind, const char *run) {
+        _cleanup_free_ char *name = entry_name(kind, run);
+
+        return name ? remove_name(name) : -ENOMEM;
+}
+
+int fd_store_push(FdKind kind, const char *run, int fd) {
+        _cleanup_free_ char *name = entry_name(kind, run), *state = NULL;
         if (!name)
                 return -ENOMEM;
 
         int r = remove_name(name);
-        return r < 0 ? r : 0;
-}
-
-int fd_store_push(const char *run, int fd) {
-        int r = fd_store_remove(run);
         if (r < 0)
                 return r;
 
         /* FDPOLL=0: a listener whose namespace is torn down may report a hang-up, and would be dropped behind our back. */
-        _cleanup_free_ char *state = strprintf("FDSTORE=1\nFDNAME=run-%s\nFDPOLL=0", run);
+        state = strprintf("FDSTORE=1\nFDNAME=%s\nFDPOLL=0", name);
         if (!state)
                 return -ENOMEM;
         r = sd_pid_notify_with_fds(0, false, state, &fd, 1);
         return r < 0 ? r : 0;
+}
+
+static int take_one(const char *name, int fd, fd_store_take_t take, void *userdata) {
+        const char *run = startswith(name, "run-");
+
+        if (streq(name, CONTROL_NAME) && fd_is_listener(fd))
+                return take(FD_CONTROL, NULL, fd, userdata);
+        if (streq(name, "reports") && sd_is_fifo(fd, NULL) == 0 && sd_is_socket(fd, AF_UNSPEC, 0, -1) == 0)
+                return take(FD_REPORTS, NULL, fd, userdata);
+        if (run && run_id_is_valid(run) && fd_is_listener(fd))
+                return take(FD_RUN, run, fd, userdata);
+        log_warning("Closing file descriptor \"%s\", which is none of ours.", name);
+        return 0;
 }
 
 int fd_store_take_back(fd_store_take_t take, void *userdata) {
@@ -51,24 +78,14 @@ int fd_store_take_back(fd_store_take_t take, void *userdata) {
                 return n;
 
         for (int i = 0; i < n; i++) {
-                int fd = SD_LISTEN_FDS_START + i, r;
-                const char *run = startswith(names[i], "run-");
+                int fd = SD_LISTEN_FDS_START + i, r = take_one(names[i], fd, take, userdata);
 
-                if (streq(names[i], CONTROL_NAME) && fd_is_listener(fd))
-                        r = take(NULL, fd, userdata);
-                else if (run && run_id_is_valid(run) && fd_is_listener(fd)) {
-                        r = take(run, fd, userdata);
-                        if (r <= 0)
-                                (void) fd_store_remove(run);
-                } else {
-                        log_warning("Closing file descriptor \"%s\", which is none of ours.", names[i]);
-                        (void) remove_name(names[i]);
-                        r = 0;
-                }
                 if (r < 0)
                         log_warning_errno(r, "Failed to take \"%s\" back: %m", names[i]);
-                if (r <= 0)
+                if (r <= 0) {
                         safe_close(fd);
+                        (void) remove_name(names[i]);
+                }
         }
 
         strv_free(names);

@@ -9,11 +9,17 @@
 
 #include "basic/macro.h"
 
-int fd_store_push(const char *run, int fd);
-int fd_store_remove(const char *run);
+typedef enum FdKind {
+        FD_RUN,     /* a run's listener; the name is its id */
+        FD_CONTROL, /* the control socket, from agent-bridged.socket */
+        FD_REPORTS, /* what could not be told to agentd before the last stop, see report.h */
+} FdKind;
 
-/* One inherited descriptor; closed by us where the callback does not take it (returns 0 or an error). RUN is NULL for the control socket. */
-typedef int (*fd_store_take_t)(const char *run, int fd, void *userdata);
+int fd_store_push(FdKind kind, const char *run, int fd);
+int fd_store_remove(FdKind kind, const char *run);
+
+/* One inherited descriptor; >0: taken. Else it is closed and its entry removed. RUN is NULL but for FD_RUN. */
+typedef int (*fd_store_take_t)(FdKind kind, const char *run, int fd, void *userdata);
 
 /* Looks at all descriptors that we were started with, checks their kind, closes and removes what is unknown. */
 int fd_store_take_back(fd_store_take_t take, void *userdata);

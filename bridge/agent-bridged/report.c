@@ -3,7 +3,12 @@
 /* See report.h. A message that was sent cannot be sent again, so a report keeps its arguments in a message that never is, and each try
  * is a copy of it. */
 
+#include <sys/mman.h>
+
+#include "basic/fs-util.h"
+#include "basic/json-util.h"
 #include "basic/log.h"
+#include "fd-store.h"
 #include "report.h"
 
 #define REPORT_TIMEOUT_USEC (30 * USEC_PER_SEC)
@@ -31,6 +36,7 @@ struct ReportQueue {
         Bridge *bridge;
         Report *reports;
         size_t n;
+        bool stored; /* the store of file descriptors has an entry of ours */
 };
 
 static int report_try(Report *p);
@@ -69,6 +75,10 @@ Report *report_cancel(Report *p) {
         if (p->next)
                 p->next->previous = p->previous;
         q->n--;
+        if (q->n == 0 && q->stored) {
+                (void) fd_store_remove(FD_REPORTS, NULL);
+                q->stored = false;
+        }
 
         sd_bus_slot_unref(p->slot);
         sd_event_source_disable_unref(p->timer);
@@ -174,20 +184,20 @@ static int report_try(Report *p) {
         return sd_bus_call_async(bus, &p->slot, m, on_reply, p, REPORT_TIMEOUT_USEC);
 }
 
-int report_send(Bridge *b, const LiveRun *live, report_done_t done, void *userdata, Report **ret, const char *method,
-                const char *types, ...) {
+static int report_new(Bridge *b, const char *run, uint64_t attempt, const char *method, Report **ret) {
         ReportQueue *q = b->reports;
 
         if (!b->bus)
                 return -ENOTCONN;
-        if (q->n >= REPORTS_MAX)
+        /* Results have room even where a run fills the queue with its calls while agentd is away. */
+        if (q->n >= (streq(method, "ReportCall") ? REPORTS_MAX : REPORTS_MAX * 2))
                 return -ENOBUFS;
 
         Report *p = calloc(1, sizeof(Report));
         if (!p)
                 return -ENOMEM;
         *p = (Report) { .queue = q, .method = method, .next = q->reports };
-        strcpy(p->run, live->run);
+        strcpy(p->run, run);
         if (p->next)
                 p->next->previous = p;
         q->reports = p;
@@ -195,18 +205,36 @@ int report_send(Bridge *b, const LiveRun *live, report_done_t done, void *userda
 
         int r = sd_bus_message_new_method_call(b->bus, &p->arguments, AGENTD_NAME, REPORT_PATH, REPORT_INTERFACE, method);
         if (r >= 0)
-                r = sd_bus_message_append(p->arguments, "su", live->run, (uint32_t) live->attempt);
-        if (r >= 0 && types) {
-                va_list ap;
-
-                va_start(ap, types);
-                r = sd_bus_message_appendv(p->arguments, types, ap);
-                va_end(ap);
+                r = sd_bus_message_append(p->arguments, "su", run, (uint32_t) attempt);
+        if (r < 0) {
+                report_cancel(p);
+                return r;
         }
-        if (r >= 0)
-                r = sd_bus_message_seal(p->arguments, UINT64_C(1) + (uint64_t) q->n, 0);
+        *ret = p;
+        return 0;
+}
+
+static int report_start(Report *p) {
+        int r = sd_bus_message_seal(p->arguments, 1, 0);
         if (r >= 0)
                 r = report_try(p);
+        return r;
+}
+
+int report_send(Bridge *b, const LiveRun *live, report_done_t done, void *userdata, Report **ret, const char *method,
+                const char *types, ...) {
+        Report *p;
+
+        int r = report_new(b, live->run, live->attempt, method, &p);
+        if (r < 0)
+                return r;
+
+        va_list ap;
+        va_start(ap, types);
+        r = sd_bus_message_appendv(p->arguments, types, ap);
+        va_end(ap);
+        if (r >= 0)
+                r = report_start(p);
         if (r < 0) {
                 report_cancel(p);
                 return r;
@@ -217,4 +245,107 @@ int report_send(Bridge *b, const LiveRun *live, report_done_t done, void *userda
         if (ret)
                 *ret = p;
         return 0;
+}
+
+/* [method, run, attempt, strings…] */
+static int report_save(Report *p, sd_json_variant **array) {
+        _cleanup_json_ sd_json_variant *v = NULL;
+        const char *run, *a = NULL, *b = NULL;
+        uint32_t attempt;
+        bool call = streq(p->method, "ReportCall");
+
+        if (!call && !streq(p->method, "ReportResult"))
+                return 0; /* artifacts: nobody waits for them any more */
+
+        int r = sd_bus_message_rewind(p->arguments, true);
+        if (r >= 0)
+                r = sd_bus_message_read(p->arguments, "sus", &run, &attempt, &a);
+        if (r >= 0 && call)
+                r = sd_bus_message_read(p->arguments, "s", &b);
+        if (r >= 0)
+                r = sd_json_build(&v, SD_JSON_BUILD_ARRAY(SD_JSON_BUILD_STRING(p->method), SD_JSON_BUILD_STRING(run),
+                                                          SD_JSON_BUILD_UNSIGNED(attempt), SD_JSON_BUILD_STRING(a),
+                                                          SD_JSON_BUILD_STRING(b)));
+        return r < 0 ? r : sd_json_variant_append_array(array, v);
+}
+
+int report_queue_save(ReportQueue *q) {
+        _cleanup_json_ sd_json_variant *array = NULL;
+        _cleanup_free_ char *text = NULL;
+        _cleanup_close_ int fd = -EBADF;
+        int r;
+
+        for (Report *p = q->reports; p; p = p->next) {
+                r = report_save(p, &array);
+                if (r < 0)
+                        return r;
+        }
+        if (!array)
+                return 0;
+
+        r = sd_json_variant_format(array, 0, &text);
+        if (r < 0)
+                return r;
+        fd = memfd_create("reports", MFD_CLOEXEC | MFD_NOEXEC_SEAL);
+        if (fd < 0)
+                return -errno;
+        r = write_full(fd, text, strlen(text));
+        if (r < 0)
+                return r;
+        log_info("%zu reports are left to the next bridge.", sd_json_variant_elements(array));
+        r = fd_store_push(FD_REPORTS, NULL, fd);
+        q->stored = false; /* it is the next bridge's from now on */
+        return r;
+}
+
+static int report_load(Bridge *b, sd_json_variant *v) {
+        const char *text[5] = {};
+        Report *p;
+
+        if (!sd_json_variant_is_array(v) || sd_json_variant_elements(v) != ELEMENTSOF(text) ||
+            !sd_json_variant_is_unsigned(sd_json_variant_by_index(v, 2)))
+                return -EBADMSG;
+        for (size_t i = 0; i < ELEMENTSOF(text); i++) {
+                sd_json_variant *e = sd_json_variant_by_index(v, i);
+                if (sd_json_variant_is_string(e))
+                        text[i] = sd_json_variant_string(e);
+        }
+        bool call = streq_ptr(text[0], "ReportCall");
+        if (!(call || streq_ptr(text[0], "ReportResult")) || !text[1] || !run_id_is_valid(text[1]) || !text[3] || (call && !text[4]))
+                return -EBADMSG;
+
+        int r = report_new(b, text[1], sd_json_variant_unsigned(sd_json_variant_by_index(v, 2)), call ? "ReportCall" : "ReportResult", &p);
+        if (r < 0)
+                return r;
+        r = call ? sd_bus_message_append(p->arguments, "ss", text[3], text[4]) : sd_bus_message_append(p->arguments, "s", text[3]);
+        if (r >= 0)
+                r = report_start(p);
+        if (r < 0)
+                report_cancel(p);
+        return r;
+}
+
+int report_queue_load(Bridge *b, int fd) {
+        _cleanup_json_ sd_json_variant *array = NULL;
+        _cleanup_free_ char *text = NULL;
+        size_t size;
+
+        /* The entry stays until all are taken: sent twice is better than lost. */
+        b->reports->stored = true;
+        if (lseek(fd, 0, SEEK_SET) < 0)
+                return -errno;
+        int r = read_full_fd(fd, 256 * 1024 * 1024, &text, &size);
+        if (r >= 0)
+                r = json_parse(text, size, &array, NULL);
+        if (r < 0)
+                return r;
+        if (!sd_json_variant_is_array(array))
+                return -EBADMSG;
+
+        for (size_t i = 0; i < sd_json_variant_elements(array); i++) {
+                int k = report_load(b, sd_json_variant_by_index(array, i));
+                if (k < 0)
+                        r = k;
+        }
+        return r;
 }

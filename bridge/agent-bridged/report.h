@@ -4,7 +4,7 @@
 /*
  * What is told to agentd: results, calls, artifacts. agentd may be restarting, so each report is repeated, with growing pauses,
  * until agentd has answered or the run's live file is gone. All of agentd's methods for this may be repeated without harm.
- * The number of reports that wait is bounded.
+ * The number of reports that wait is bounded; they outlive a restart of the bridge.
  */
 
 #include "bridge.h"
@@ -22,6 +22,11 @@ int report_queue_new(Bridge *b, ReportQueue **ret);
 ReportQueue *report_queue_free(ReportQueue *q);
 DEFINE_CLEANUP(ReportQueue *, report_queue_free);
 size_t report_queue_size(const ReportQueue *q);
+
+/* Puts the calls and results that still wait into the store of file descriptors, for the next bridge to send. */
+int report_queue_save(ReportQueue *q);
+/* Sends what a bridge before us saved in FD. */
+int report_queue_load(Bridge *b, int fd);
 
 /* Calls METHOD of org.agentd1.Report with (run, attempt, TYPES…). The arguments are kept as a sealed message. DONE may be NULL. *ret may be
  * NULL for a report that nobody cancels. -ENOBUFS: too many wait. */

@@ -434,6 +434,24 @@ static void test_result(void) {
         EXPECT(authorized("POST", "/v1/run/result", "", big), 413);
 }
 
+/* What agentd could not take before a restart, the next bridge sends. */
+static void test_saved_reports(void) {
+        static const char saved[] = "[[\"ReportCall\",\"" RUN_A "\",1,\"id\",\"{}\"],[\"ReportResult\",\"" RUN_A "\",2,\"{\\\"status\\\":1}\",null],"
+                                    "[\"Evil\",\"" RUN_A "\",1,\"x\",\"y\"],17]";
+        _cleanup_free_ char *path = strprintf("%s/saved", dir);
+
+        agentd_log[0] = 0;
+        agentd_away = 1;
+        assert(write_file_atomic(AT_FDCWD, path, saved, strlen(saved), 0600, (uid_t) -1, (gid_t) -1, 0) == 0);
+        _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+        assert(report_queue_load(bridge, fd) == -EBADMSG); /* of two of them */
+        assert(report_queue_size(bridge->reports) == 2);
+        while (report_queue_size(bridge->reports) > 0)
+                assert(sd_event_run(bridge->event, UINT64_MAX) >= 0);
+        assert(strstr(agentd_log, "ReportCall aaaa 1 {} 0\n") && strstr(agentd_log, "ReportResult aaaa 2 {\"status\":1} 0\n"));
+        assert(report_queue_save(bridge->reports) == 0);
+}
+
 static void test_logs(void) {
         char *s = authorized("POST", "/v1/logs", "Content-Type: application/x-ndjson\r\n",
                              "{\"stream\":\"stdout\",\"message\":\"one\"}\n{\"message\":\"two\",\"level\":\"error\"}\nbroken\n{\"x\":1}\n\n{\"message\":\"end\"}");
@@ -743,6 +761,7 @@ int main(void) {
 
         test_auth(a);
         test_result();
+        test_saved_reports();
         test_logs();
         test_artifacts();
         test_service();
