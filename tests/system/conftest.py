@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Fixtures of the system tests, which run as root inside a booted machine with the project installed.
 
-Nothing here sleeps: ends are waited for by the signals that announce them, with a deadline that only a hung system
-meets. A test's own agents, images and users have names of their own, so that tests do not meet each other's.
+A test's own agents, images and users have names of their own, so that tests do not meet each other's.
 """
 
 import json
@@ -13,100 +12,11 @@ import tempfile
 import uuid
 
 import dbus
-import dbus.mainloop.glib
 import pytest
-from gi.repository import GLib
 
-BUS_NAME = "org.agentd1"
-MANAGER_PATH = "/org/agentd1"
-MANAGER = "org.agentd1.Manager"
-RUN = "org.agentd1.Run"
-OPERATION = "org.agentd1.Operation"
-TEST_ROOTFS = "/var/cache/agentd-test/rootfs.tar"
-DEADLINE = 120 * (5 if os.environ.get("AGENTD_SANITIZE") else 1)
-
-
-def run(*argv, user=None, check=True, stdin=None, timeout=DEADLINE):
-    """Runs a program, as USER if given; returns the finished process with text output."""
-    argv = [str(a) for a in argv]
-    if user is not None:
-        argv = ["runuser", "-u", user, "--", *argv]
-    done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=timeout)
-    if check and done.returncode != 0:
-        raise AssertionError(f"{argv} ended with {done.returncode}\n{done.stdout}{done.stderr}")
-    return done
-
-
-def agentctl(*argv, **kw):
-    return run("agentctl", *argv, **kw)
-
-
-def busctl(*argv, **kw):
-    return run("busctl", *argv, **kw)
-
-
-class Agentd:
-    """The manager's object as a client sees it, and the signals it has sent since the session began."""
-
-    def __init__(self):
-        dbus.mainloop.glib.DBusGMainLoop(set_as_default=True)
-        self.bus = dbus.bus.BusConnection(dbus.bus.BusConnection.TYPE_SYSTEM)
-        self.context = GLib.MainContext.default()
-        self.finished_runs = {}
-        self.finished_operations = {}
-        # Matches are on interface and path, not on the sender, so agentd may be restarted meanwhile.
-        self.bus.add_signal_receiver(self._run_finished, "RunFinished", MANAGER, None, MANAGER_PATH)
-        self.bus.add_signal_receiver(self._operation_finished, "OperationFinished", MANAGER, None, MANAGER_PATH)
-
-    def _run_finished(self, run_id, path, result, message):
-        self.finished_runs.setdefault(str(path), []).append((str(result), str(message)))
-
-    def _operation_finished(self, op_id, path, result, detail):
-        self.finished_operations.setdefault(str(path), []).append((str(result), str(detail)))
-
-    def wait_for(self, predicate, timeout=DEADLINE, what="an event"):
-        """Turns the loop until PREDICATE is true."""
-        late = []
-        source = GLib.timeout_source_new(int(timeout * 1000))
-        source.set_callback(lambda *_: late.append(True))
-        source.attach(self.context)
-        try:
-            while not (value := predicate()):
-                assert not late, f"{what} did not come within {timeout} s"
-                self.context.iteration(True)
-            return value
-        finally:
-            source.destroy()
-
-    def call(self, member, *args, path=MANAGER_PATH, interface=MANAGER, timeout=DEADLINE):
-        proxy = self.bus.get_object(BUS_NAME, path, introspect=False)
-        return dbus.Interface(proxy, interface).get_dbus_method(member)(*args, timeout=timeout)
-
-    def get(self, path, name, interface=RUN):
-        return self.call("Get", interface, name, path=path, interface="org.freedesktop.DBus.Properties")
-
-    def execute(self, agent, text="", **options):
-        """ExecuteAgent; options by their names with _ for -. Returns the run's object path."""
-        options = {k.replace("_", "-"): v for k, v in options.items()}
-        return str(self.call("ExecuteAgent", agent, text, dbus.Dictionary(options, signature="sv")))
-
-    def finish(self, path, timeout=DEADLINE):
-        """Waits for the end of a run; returns (result, message)."""
-        return self.wait_for(lambda: self.finished_runs.get(path), timeout, f"the end of {path}")[0]
-
-    def complete(self, path, timeout=DEADLINE):
-        """Waits for the end of an operation; returns (result, detail)."""
-        return self.wait_for(lambda: self.finished_operations.get(path), timeout, f"the end of {path}")[0]
-
-    def run_id(self, path):
-        return str(self.get(path, "Id"))
-
-    def receipt(self, path):
-        return json.loads(self.call("GetReceipt", self.run_id(path)))
-
-    def result(self, path):
-        text = str(self.call("GetResult", self.run_id(path)))
-        return json.loads(text) if text else None
+import inside
+from client import TEST_ROOTFS, Agentd, agentctl, run
+from upstream import Upstream
 
 
 @pytest.fixture(scope="session")
@@ -128,34 +38,128 @@ def users():
 @pytest.fixture(scope="session")
 def image(agentd):
     """Name of an image with python3, node and the usual tools."""
-    name = "test-base"
-    with open(TEST_ROOTFS, "rb") as f:
-        operation = agentd.call("ImportImage", name, dbus.types.UnixFd(f), dbus.Dictionary({}, signature="sv"))
-    result, detail = agentd.complete(str(operation))
+    name = "test-base"  # kept: a machine that stays up need not import it again
+    if name in [str(row[0]) for row in agentd.call("ListImages")]:
+        return name
+    result, detail = agentd.import_image(name, TEST_ROOTFS)
     assert result == "done", detail
     return name
 
 
+@pytest.fixture(scope="session")
+def unique():
+    return lambda prefix="t": f"{prefix}-{uuid.uuid4().hex[:10]}"
+
+
 @pytest.fixture
-def make_agent(agentd, image):
+def make_agent(agentd, image, unique):
     """Makes agents of a command (a list, or text for /bin/sh -c); removes them after the test."""
     made = []
 
-    def make(command, name=None, **keys):
+    def make(command, name=None, kind="exec", **keys):
         if isinstance(command, str):
             command = ["/bin/sh", "-c", command]
-        name = name or f"t-{uuid.uuid4().hex[:10]}"
-        definition = {"name": name, "image": image, "kind": "exec", "command": command, **keys}
+        name = name or unique()
+        definition = {"name": name, "image": image, "kind": kind, "command": command, **keys}
         agentd.call("CreateAgent", json.dumps(definition))
         made.append(name)
         return name
 
     yield make
     for name in made:
+        for row in agentd.call("ListRuns", dbus.Dictionary({"agent": name}, signature="sv")):
+            if row[4] != "finished":
+                try:
+                    agentd.call("CancelRun", row[0])
+                    agentd.finish(str(row[1]))
+                except (dbus.DBusException, AssertionError):
+                    pass  # The test that left it has failed for that already.
         try:
             agentd.call("RemoveAgent", name)
         except dbus.DBusException:
-            pass  # The test that keeps it busy has failed for that already.
+            pass
+
+
+@pytest.fixture(scope="session")
+def probe_agent(agentd, image, unique):
+    """An agent that runs the Python program it gets as its input."""
+    name = unique("probe")
+    agentd.call("CreateAgent", json.dumps({
+        "name": name, "image": image, "kind": "command", "command": inside.COMMAND, "concurrency": 50,
+        "limits": {"timeout": 300}}))
+    yield name
+    agentd.call("RemoveAgent", name)
+
+
+@pytest.fixture
+def probe(agentd, probe_agent):
+    """Runs a Python program in a sandbox; returns the JSON that it printed. AGENT is another agent of that kind."""
+
+    def run_inside(code, agent=probe_agent, **options):
+        path = agentd.execute(agent, inside.PRELUDE + code, **options)
+        result, message = agentd.finish(path)
+        assert result == "success", f"{result}: {message}\n" + "\n".join(agentd.log(path)[-20:])
+        return agentd.result(path)["output"]
+
+    return run_inside
+
+
+@pytest.fixture
+def outside():
+    """Runs the same kind of program in a plain unit of the host, as root or as USER; returns the JSON it printed."""
+
+    def run_outside(code, user=None):
+        argv = ["systemd-run", "--quiet", "--wait", "--collect", "--pipe", *(["--uid", user] if user else []),
+                *inside.COMMAND]
+        done = subprocess.run(argv, input=inside.PRELUDE + code, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run_outside
+
+
+@pytest.fixture(scope="session")
+def upstream():
+    """An HTTPS server of this process, trusted by bridge and strong room, which may dial it."""
+    server = Upstream()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def gate_service(agentd, upstream, unique):
+    """A service without a secret, of which everything is allowed."""
+    name = unique("gate")
+    agentd.call("CreateService", json.dumps({
+        "name": name, "base_url": upstream.url, "auth": {"kind": "none"},
+        "allow": [{"methods": ["GET", "POST", "PUT"], "paths": ["/*"]}]}))
+    yield name
+    agentd.call("RemoveService", name)
+
+
+@pytest.fixture
+def make_service(agentd, upstream, unique):
+    """Adds services of the test's own upstream, with their secrets; removes them after the test."""
+    made = []
+
+    def make(secret=None, allow=None, name=None, **keys):
+        name = name or unique("s")
+        keys.setdefault("auth", {"kind": "bearer" if secret else "none"})
+        keys.setdefault("base_url", upstream.url)
+        agentd.call("CreateService", json.dumps({
+            "name": name, "allow": allow or [{"methods": ["GET", "POST", "PUT"], "paths": ["/*"]}], **keys}))
+        made.append(name)
+        if secret:
+            agentctl("credential", "set", name, stdin=secret)
+        return name
+
+    yield make
+    for name in made:
+        agentctl("credential", "remove", name, check=False)
+        try:
+            agentd.call("RemoveService", name)
+        except dbus.DBusException:
+            pass  # An agent that names it goes later; its name is nobody else's.
 
 
 @pytest.fixture
@@ -164,7 +168,8 @@ def text_file():
     names = []
 
     def write(text):
-        with tempfile.NamedTemporaryFile("w", delete=False) as f:
+        mode = "wb" if isinstance(text, bytes) else "w"
+        with tempfile.NamedTemporaryFile(mode, delete=False) as f:
             f.write(text)
         os.chmod(f.name, 0o644)
         names.append(f.name)

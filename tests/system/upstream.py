@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""An API as agents call one through the bridge: HTTPS on the machine's loopback, under a throw-away authority that the
+machine is made to trust. Tests say what it answers, and read what it was asked.
+"""
+
+import datetime
+import ipaddress
+import json
+import os
+import ssl
+import tempfile
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from client import DEADLINE, run, systemctl
+
+AUTHORITY = "/usr/local/share/ca-certificates/agentd-test.crt"
+DROPIN = "/etc/agentd/bridge.conf.d/90-test.conf"
+
+
+def _certificate(name, key, issuer, issuer_key, authority):
+    now = datetime.datetime.now(datetime.timezone.utc)
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(issuer).public_key(key.public_key())
+    builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + datetime.timedelta(days=30))
+    builder = builder.add_extension(x509.BasicConstraints(authority, None), True)
+    if not authority:
+        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), False)
+    return builder.sign(issuer_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def _name(text):
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
+
+
+class Request(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = 600
+
+    def handle_one_request(self):
+        try:
+            super().handle_one_request()
+        except (ConnectionError, ssl.SSLError, TimeoutError):
+            self.close_connection = True
+
+    def answer(self):
+        if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
+            self.body = b""
+            while size := int(self.rfile.readline().split(b";")[0], 16):
+                self.body += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+        else:
+            self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        owner = self.server.owner
+        path = self.path.split("?")[0]
+        with owner.lock:
+            owner.requests.append((self.command, self.path, list(self.headers.items()), self.body))
+            handler = next((h for p, h in owner.handlers.items() if path == p or p.endswith("/") and path.startswith(p)), None)
+        if handler is None:
+            self.reply(404, {"error": "no handler"})
+        else:
+            handler(self)
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = answer
+
+    def reply(self, status, body=b"", headers=()):
+        if not isinstance(body, bytes):
+            body, headers = json.dumps(body).encode(), [("Content-Type", "application/json"), *headers]
+        self.send_response(status)
+        for name, value in headers:
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def finish_request(self, request, address):
+        # The handshake in the connection's own thread, so that one that hangs holds up nobody.
+        request.settimeout(60)
+        try:
+            secure = self.owner.context.wrap_socket(request, server_side=True)
+        except (OSError, ssl.SSLError):
+            return
+        self.RequestHandlerClass(secure, address, self)
+
+    def handle_error(self, *_):
+        pass
+
+
+class Upstream:
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.handlers = {}
+        self.requests = []
+        key, authority_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+        authority = _name("agentd test authority")
+        with open(AUTHORITY, "wb") as f:
+            f.write(_certificate(authority, authority_key, authority, authority_key, True))
+        run("update-ca-certificates")
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        with tempfile.TemporaryDirectory() as d:
+            with open(f"{d}/pem", "wb") as f:
+                f.write(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+                                          serialization.NoEncryption()))
+                f.write(_certificate(_name("localhost"), key, authority, authority_key, False))
+            self.context.load_cert_chain(f"{d}/pem")
+        self.server = _Server(("127.0.0.1", 0), Request)
+        self.server.owner = self
+        self.port = self.server.server_address[1]
+        self.origin = f"https://localhost:{self.port}"
+        self.url = f"{self.origin}/api"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.allow("127.0.0.0/8 ::1")
+
+    @staticmethod
+    def allow(addresses):
+        """Which private addresses the host's side may dial; None for what holds by default."""
+        os.makedirs(os.path.dirname(DROPIN), exist_ok=True)
+        if addresses is None:
+            os.unlink(DROPIN)
+        else:
+            with open(DROPIN, "w") as f:
+                f.write(f"[Upstream]\nAllowAddresses={addresses}\n")
+        systemctl("try-restart", "agent-bridged.service", "agent-credentiald.service")
+
+    def on(self, path, handler):
+        """Answers requests of PATH (with a slash at its end: all below it) by HANDLER(request)."""
+        with self.lock:
+            self.handlers[path] = handler
+
+    def asked(self, path):
+        """The requests of PATH so far."""
+        with self.lock:
+            return [r for r in self.requests if r[1].split("?")[0] == path]
+
+    def close(self):
+        self.server.shutdown()
+
+    def gate(self, name):
+        return Gate(self, name)
+
+
+class Gate:
+    """Holds requests of /api/gate/NAME until it is opened, and tells how many have come."""
+
+    def __init__(self, upstream, name):
+        self.count, self.changed, self.opened = 0, threading.Condition(), threading.Event()
+        upstream.on(f"/api/gate/{name}", self.pass_through)
+
+    def pass_through(self, request):
+        with self.changed:
+            self.count += 1
+            self.changed.notify_all()
+        assert self.opened.wait(DEADLINE)
+        request.reply(200, {"open": True})
+
+    def arrived(self, n):
+        """Waits until N requests have come."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.count >= n, DEADLINE), f"{self.count} of {n} came"
+
+    def open(self):
+        self.opened.set()
