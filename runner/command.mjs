@@ -61,7 +61,7 @@ function prepare(task) {
         };
 }
 
-/** Resolves to {code}, {signal} or {code, error}, with {stopped}, when the program and its output have ended. */
+/** Resolves to {code}, {signal} or {code, error}, with {stopped} as it is then, when the program and its output have ended. */
 async function runProgram(bridge, task, paths, stdout, stderr, logs) {
         const [program, ...args] = task.command;
         let child;
@@ -114,7 +114,8 @@ async function runProgram(bridge, task, paths, stdout, stderr, logs) {
         child.stdin.destroy();
         child.stdout.destroy();
         child.stderr.destroy();
-        return { ...end, stopped };
+        // Who stops a unit signals all its processes at once: the program's end may be seen before our own signal.
+        return { ...end, get stopped() { return stopped; } };
 }
 
 function kill(child, signal) {
