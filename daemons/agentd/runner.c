@@ -104,7 +104,8 @@ static int copy_tree(int src, int dst, unsigned depth) {
                         }
                         s = openat(src, de->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
                         t = openat(dst, de->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-                        r = s < 0 || t < 0 ? -errno : copy_tree(s, t, depth + 1);
+                        /* Our umask keeps others out; the run's user has to get in. */
+                        r = s < 0 || t < 0 || fchmod(t, 0755) < 0 ? -errno : copy_tree(s, t, depth + 1);
                 } else if (S_ISLNK(st.st_mode)) {
                         char target[PATH_MAX];
                         ssize_t n = readlinkat(src, de->d_name, target, sizeof target - 1);
