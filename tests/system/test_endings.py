@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How runs end: each cause gives its own result, and a sentence that a person understands; it is the same on the bus, in
+the receipt, in lists and in agentctl's exit status. (Out of memory: tests/vm.)
+"""
+
+import json
+import os
+import re
+
+import dbus
+import pytest
+
+from client import RUNTIME, STATE, agentctl, show, systemctl, wait_until
+
+EXIT_STATUS = {"success": 0, "failed": 1, "exit-code": 10, "signal": 11, "timeout": 12, "canceled": 14,
+               "sandbox-failed": 16}
+
+# result, its sentence, what else the receipt says; of a command as the run's process, and under the runner.
+ENDINGS = {
+    "exec success": ("exec", "exit 0", {}, "success", "status 0", {"exit_code": None, "signal": None}),
+    "exec status": ("exec", "exit 7", {}, "exit-code", "status 7", {"exit_code": 7, "signal": None}),
+    "exec killed": ("exec", "sleep 1000 & kill -9 $!; wait; sh -c 'kill -SEGV $$'; exit $?", {}, "exit-code",
+                    "status 139", {"exit_code": 139}),
+    "exec timeout": ("exec", "trap '' TERM; sleep 1000", {"limits": {"timeout": 1}}, "timeout", "limit of 1 s", {}),
+    "exec no program": ("exec", ["/no/such/program"], {}, "exit-code", "/no/such/program", {"exit_code": 127}),
+    "exec not executable": ("exec", ["/etc/passwd"], {}, "exit-code", "/etc/passwd", {}),
+    "command success": ("command", "echo done", {}, "success", "", {"exit_code": None, "signal": None}),
+    "command status": ("command", "echo first >&2; echo the reason >&2; exit 7", {}, "exit-code", "the reason",
+                       {"exit_code": 7}),
+    "command killed": ("command", "kill -SEGV $$", {}, "signal", "signal 11", {"signal": 11}),
+    "command timeout": ("command", "sleep 1000", {"limits": {"timeout": 1}}, "timeout", "limit of 1 s", {}),
+    "command no program": ("command", ["/no/such/program"], {}, "exit-code", "/no/such/program", {"exit_code": 127}),
+    "command kills the runner": ("command", "kill -9 $PPID; sleep 1000", {}, "success", "", {}),
+}
+# The runner is process 1 of its namespace: the kernel does not let its own children kill it.
+ENDINGS["command kills the runner"] = ("command", "kill -9 $PPID; echo still", {}, "success", "", {})
+
+
+def check(agentd, path, result, sentence, **receipt):
+    got = agentd.finish(path)
+    assert got[0] == result, got
+    assert sentence.lower() in got[1].lower() and len(got[1]) > 8 and got[1][0].isupper(), got[1]
+    assert (str(agentd.get(path, "Result")), str(agentd.get(path, "Message"))) == got
+    assert str(agentd.get(path, "State")) == "finished"
+    written = agentd.receipt(path)
+    assert (written["result"], written["message"]) == got
+    assert {k: written[k] for k in receipt} == receipt
+    row = next(r for r in agentd.call("ListRuns", dbus.Dictionary({}, signature="sv")) if r[1] == path)
+    assert (row[4], row[5]) == ("finished", result)
+    return written
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_ending(agentd, make_agent, name):
+    kind, command, keys, result, sentence, receipt = ENDINGS[name]
+    path = agentd.execute(make_agent(command, kind=kind, **keys))
+    check(agentd, path, result, sentence, **receipt)
+
+
+def test_killed_from_outside(agentd, make_agent):
+    """SIGKILL by the administrator: a signal, not a failure of the platform, and no second attempt."""
+    path = agentd.execute(make_agent("sleep 1000"))
+    agentd.wait_state(path, "running")
+    os.kill(int(show(str(agentd.get(path, "Unit")), "MainPID")), 9)
+    written = check(agentd, path, "signal", "signal 9", signal=9)
+    assert written["attempts"] == 1
+
+
+def test_unit_stopped_from_outside(agentd, make_agent):
+    """systemctl stop by the administrator ends a run; it is not taken for a success."""
+    path = agentd.execute(make_agent("sleep 1000"))
+    agentd.wait_state(path, "running")
+    systemctl("stop", str(agentd.get(path, "Unit")))
+    result, message = agentd.finish(path)
+    assert result in ("signal", "canceled", "exit-code") and message, (result, message)
+
+
+def test_the_agent_says_failed(agentd, make_agent):
+    """A result of its own making that says so, posted by an agent's own code."""
+    import inside
+    code = 'bridge("POST", "/v1/run/result", json.dumps({"status": "failed", "message": "The moon is down."}))'
+    path = agentd.execute(make_agent(inside.COMMAND, kind="command"), inside.PRELUDE + code)
+    check(agentd, path, "failed", "The moon is down.")
+    assert agentd.result(path)["status"] == "failed"
+
+
+def test_a_result_does_not_hide_a_timeout(agentd, make_agent):
+    """What was posted counts only where the run then ends by itself."""
+    import inside
+    code = 'bridge("POST", "/v1/run/result", json.dumps({"status": "success", "output": 1})); signal.pause()'
+    path = agentd.execute(make_agent(inside.COMMAND, kind="command", limits={"timeout": 2}), inside.PRELUDE + code)
+    check(agentd, path, "timeout", "limit of 2 s")
+
+
+def test_canceled_while_queued(agentd, make_agent):
+    agent = make_agent("sleep 1000", concurrency=1)
+    first = agentd.execute(agent)
+    agentd.wait_state(first, "running")
+    second = agentd.execute(agent)
+    agentd.call("CancelRun", agentd.run_id(second))
+    written = check(agentd, second, "canceled", "root")
+    assert written["unit"] is None and written["times"]["started_usec"] is None
+    agentd.call("CancelRun", agentd.run_id(first))
+    check(agentd, first, "canceled", "root")
+
+
+def test_canceled_at_once(agentd, make_agent):
+    """While it is prepared, whatever step that is; twenty times, for they differ."""
+    agent = make_agent("sleep 1000", concurrency=4)
+    paths = []
+    for _ in range(20):
+        path = agentd.execute(agent)
+        agentd.call("Cancel", path=path, interface="org.agentd1.Run")
+        paths.append(path)
+    for path in paths:
+        check(agentd, path, "canceled", "cancel")
+
+
+@pytest.mark.parametrize("command", ["sleep 1000", "trap '' TERM; while :; do sleep 1000; done"])
+@pytest.mark.parametrize("kind", ["exec", "command"])
+def test_canceled_while_running(agentd, make_agent, kind, command):
+    path = agentd.execute(make_agent(command, kind=kind))
+    agentd.wait_state(path, "running")
+    agentd.call("CancelRun", agentd.run_id(path))
+    check(agentd, path, "canceled", "root")
+
+
+def test_cancel_of_what_is_over(agentd, make_agent):
+    path = agentd.execute(make_agent("exit 0"))
+    before = check(agentd, path, "success", "")
+    with pytest.raises(dbus.DBusException) as e:
+        agentd.call("CancelRun", agentd.run_id(path))
+    assert e.value.get_dbus_name() == "org.agentd1.Error.RunFinished"
+    assert agentd.receipt(path) == before
+
+
+@pytest.fixture
+def broken_layer(agentd, make_agent, unique, text_file, tmp_path):
+    """An agent whose layer's file is damaged after it was made."""
+    import subprocess
+    name = unique("img")
+    root = tmp_path / "root"
+    for d in ("bin", "etc", "usr/bin"):
+        (root / d).mkdir(parents=True)
+    (root / "etc/os-release").write_text(f"ID={name}\n")  # a layer of its own
+    subprocess.run(["cp", "/bin/true", root / "bin/sh"], check=True)
+    tar = tmp_path / "root.tar"
+    subprocess.run(["tar", "-C", root, "-cf", tar, "."], check=True)
+    result, digest = agentd.import_image(name, tar)
+    assert result == "done", digest
+    agent = make_agent(["/bin/sh"], image=name)
+    path = f"{STATE}/layers/{digest.replace(':', '-')}.erofs"
+    assert os.path.exists(path)
+    original = open(path, "rb").read()
+    os.chmod(path, 0o644)
+    with open(path, "r+b") as f:
+        f.write(b"\0" * 4096)
+    yield agent
+    with open(path, "wb") as f:
+        f.write(original)
+    os.chmod(path, 0o444)
+    agentd.call("RemoveAgent", agent)
+    agentd.call("RemoveImage", name)
+
+
+def test_sandbox_failed(agentd, broken_layer):
+    """The platform's fault: tried again, a bounded number of times, and the receipt says how often and at which step."""
+    path = agentd.execute(broken_layer)
+    written = check(agentd, path, "sandbox-failed", "compose", attempts=3)
+    assert re.search("layer", written["message"])
+    assert not os.path.exists(f"{RUNTIME}/runs/{agentd.run_id(path)}")
+
+
+@pytest.mark.parametrize("command,result", [("echo 1", "success"), ("exit 3", "exit-code"), ("kill -9 $$", "signal")])
+def test_exit_status_of_agentctl(agentd, make_agent, command, result):
+    done = agentctl("run", "--wait", make_agent(command, kind="command"), check=False)
+    assert done.returncode == EXIT_STATUS[result], done.stderr
+    assert done.stdout.strip() == ("1" if result == "success" else "")
+    assert result == "success" or len(done.stderr.strip().splitlines()) == 1
+
+
+def test_times_are_in_order(agentd, make_agent):
+    path = agentd.execute(make_agent("exit 0"))
+    agentd.finish(path)
+    times = agentd.receipt(path)["times"]
+    order = [times[k] for k in ("created_usec", "queued_usec", "claimed_usec", "started_usec", "finished_usec")]
+    assert order == sorted(order) and all(order), times
+    assert [int(agentd.get(path, k)) for k in ("CreatedUSec", "StartedUSec", "FinishedUSec")] == [
+        times[k] for k in ("created_usec", "started_usec", "finished_usec")]
+
+
+def test_result_document(agentd, make_agent):
+    path = agentd.execute(make_agent("cat", kind="command"), '{"a": [1, 2.5, "ü", null]}')
+    agentd.finish(path)
+    assert agentd.result(path)["output"] == {"a": [1, 2.5, "ü", None]}
+    assert json.loads(agentctl("result", agentd.run_id(path), "--json").stdout)["output"] == {"a": [1, 2.5, "ü", None]}
+
+
+def test_unit_is_gone_when_the_end_is_told(agentd, make_agent):
+    path = agentd.execute(make_agent("exit 0"))
+    agentd.finish(path)
+    unit = str(agentd.get(path, "Unit"))
+    wait_until(lambda: show(unit, "LoadState") == "not-found", f"the end of {unit}")
