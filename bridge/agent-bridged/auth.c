@@ -9,7 +9,8 @@
 #include "basic/string-util.h"
 #include "token/run-token.h"
 
-const char *const auth_slots[] = { "authorization", "x-api-key", "x-goog-api-key", "api-key", "x-amz-security-token", NULL };
+const char *const auth_slots[] = { "authorization", "x-api-key", "x-goog-api-key", "api-key", "x-amz-security-token",
+                                   NULL };
 
 #define HEADER_VALUE_MAX (RUN_TOKEN_SIZE_MAX * 2) /* base64 of a token with a user name before it */
 
@@ -51,7 +52,8 @@ static int add_authorization(char ***l, const char *value) {
         size_t scheme = strcspn(value, " \t");
         const char *rest = value + scheme + strspn(value + scheme, " \t");
 
-        if ((scheme == 6 && strncasecmp(value, "bearer", 6) == 0) || (scheme == 5 && strncasecmp(value, "token", 5) == 0))
+        if ((scheme == 6 && strncasecmp(value, "bearer", 6) == 0) ||
+            (scheme == 5 && strncasecmp(value, "token", 5) == 0))
                 return add_token(l, rest, strlen(rest));
         if (scheme == 5 && strncasecmp(value, "basic", 5) == 0)
                 return add_basic(l, rest);

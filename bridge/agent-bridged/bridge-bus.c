@@ -52,7 +52,8 @@ static int method_register_run(sd_bus_message *m, void *userdata, sd_bus_error *
 
         r = bridge_run_register(b, id, fd, true);
         if (r == -EBADF)
-                return sd_bus_error_set(e, SD_BUS_ERROR_INVALID_ARGS, "The descriptor is not a listening stream socket.");
+                return sd_bus_error_set(e, SD_BUS_ERROR_INVALID_ARGS,
+                                        "The descriptor is not a listening stream socket.");
         if (r == -ENOBUFS)
                 return sd_bus_error_set(e, SD_BUS_ERROR_LIMITS_EXCEEDED, "Too many runs are registered.");
         if (r < 0)
@@ -109,7 +110,8 @@ static int method_list_registered(sd_bus_message *m, void *userdata, sd_bus_erro
 
 static const sd_bus_vtable bridge_vtable[] = {
         SD_BUS_VTABLE_START(0),
-        SD_BUS_METHOD_WITH_ARGS("RegisterRun", SD_BUS_ARGS("s", run, "h", listener), SD_BUS_NO_RESULT, method_register_run,
+        SD_BUS_METHOD_WITH_ARGS("RegisterRun", SD_BUS_ARGS("s", run, "h", listener), SD_BUS_NO_RESULT,
+                                method_register_run,
                                 SD_BUS_VTABLE_UNPRIVILEGED),
         SD_BUS_METHOD_WITH_ARGS("UnregisterRun", SD_BUS_ARGS("s", run), SD_BUS_NO_RESULT, method_unregister_run,
                                 SD_BUS_VTABLE_UNPRIVILEGED),

@@ -180,7 +180,8 @@ static int on_sigterm(sd_event_source *source, const struct signalfd_siginfo *si
         /* Listeners stay in the store: who comes now waits in a backlog for the next bridge. */
         b->draining = true;
         (void) sd_notify(false, "STOPPING=1");
-        int r = sd_event_add_time_relative(b->event, &b->drain_timer, CLOCK_MONOTONIC, b->config.drain_usec, 0, on_drain_timeout, b);
+        int r = sd_event_add_time_relative(b->event, &b->drain_timer, CLOCK_MONOTONIC, b->config.drain_usec, 0,
+                                           on_drain_timeout, b);
         if (r >= 0)
                 r = http_server_drain(b->server, on_drained, b);
         return r < 0 ? leave(b) : 0;

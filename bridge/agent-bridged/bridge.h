@@ -3,11 +3,13 @@
 
 /*
  * The bridge: the only thing that code in a sandbox can reach. It owns one listener for each registered run, verifies
- * each request on its own (token, live file, listener), and serves the platform's routes or forwards to a service with the credential
- * attached. It holds no credential longer than one request, and no state that a restart would lose: listeners lie in the service manager's
- * store of file descriptors, everything else about a run in its live file.
+ * each request on its own (token, live file, listener), and serves the platform's routes or forwards to a service
+ * with the credential attached. It holds no credential longer than one request, and no state that a restart would
+ * lose: listeners lie in the service manager's store of file descriptors, everything else about a run in its live
+ * file.
  *
- * Whom it trusts: agentd (over D-Bus, root only) and its live files; the strong room's answers. Nobody in a sandbox, no upstream.
+ * Whom it trusts: agentd (over D-Bus, root only) and its live files; the strong room's answers. Nobody in a sandbox,
+ * no upstream.
  */
 
 #include <systemd/sd-bus.h>
@@ -80,8 +82,8 @@ struct BridgeRun {
         unsigned denials;   /* requests with a wrong token, for the log's sake */
 };
 
-/* Takes FD, a listening stream socket, on success. A run that is registered already gets the new listener: the next attempt has a
- * network namespace of its own. STORE: also put it into the store of file descriptors. */
+/* Takes FD, a listening stream socket, on success. A run that is registered already gets the new listener: the
+ * next attempt has a network namespace of its own. STORE: also put it into the store of file descriptors. */
 int bridge_run_register(Bridge *b, const char *id, int fd, bool store);
 /* Removes it from the store, closes the listener and all that came through it. -ENOENT where it is not registered. */
 int bridge_run_unregister(Bridge *b, const char *id);

@@ -50,7 +50,8 @@ int fd_store_push(FdKind kind, const char *run, int fd) {
         if (r < 0)
                 return r;
 
-        /* FDPOLL=0: a listener whose namespace is torn down may report a hang-up, and would be dropped behind our back. */
+        /* FDPOLL=0: a listener whose namespace is torn down may report a hang-up, and would be dropped behind our
+         * back. */
         state = strprintf("FDSTORE=1\nFDNAME=%s\nFDPOLL=0", name);
         if (!state)
                 return -ENOMEM;

@@ -2,9 +2,9 @@
 #pragma once
 
 /*
- * The service manager's store of file descriptors, where the runs' listeners outlive this process. Entries are named "run-<id>"; a push
- * removes the entry of that name first, so that there is one at most. Outside of a service manager everything here succeeds and
- * does nothing.
+ * The service manager's store of file descriptors, where the runs' listeners outlive this process. Entries are named
+ * "run-<id>"; a push removes the entry of that name first, so that there is one at most. Outside of a service manager
+ * everything here succeeds and does nothing.
  */
 
 #include "basic/macro.h"

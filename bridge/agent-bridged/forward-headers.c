@@ -15,18 +15,22 @@ static const char *const request_denied[] = {
         "connection", "content-length", "expect", "host", "http2-settings", "keep-alive", "proxy-*", "te", "trailer",
         "transfer-encoding", "upgrade",
         /* other slots that keys travel in, besides those that the run token is taken from */
-        "cookie", "cookie2", "job-token", "private-token", "x-access-token", "x-auth-key", "x-auth-token", "x-csrf-token",
+        "cookie", "cookie2", "job-token", "private-token", "x-access-token", "x-auth-key", "x-auth-token",
+        "x-csrf-token",
         "x-shopify-access-token", "x-vault-token",
         /* who and where the client says it is; where else the request should go */
-        "forwarded", "via", "x-client-ip", "x-cluster-client-ip", "x-envoy-*", "x-forwarded-*", "x-host", "x-http-host-override",
-        "x-http-method", "x-http-method-override", "x-method-override", "x-original-*", "x-real-ip", "x-remote-*", "x-rewrite-*",
+        "forwarded", "via", "x-client-ip", "x-cluster-client-ip", "x-envoy-*", "x-forwarded-*", "x-host",
+        "x-http-host-override",
+        "x-http-method", "x-http-method-override", "x-method-override", "x-original-*", "x-real-ip", "x-remote-*",
+        "x-rewrite-*",
         "true-client-ip", "cf-connecting-ip",
 };
 
 static const char *const response_denied[] = {
         "connection", "content-length", "keep-alive", "proxy-*", "te", "trailer", "transfer-encoding", "upgrade",
         /* credentials of the upstream for its client, which is the bridge */
-        "set-cookie", "set-cookie2", "authentication-info", "authorization", "x-api-key", "x-amz-security-token", "x-auth-token",
+        "set-cookie", "set-cookie2", "authentication-info", "authorization", "x-api-key", "x-amz-security-token",
+        "x-auth-token",
         "x-access-token", "x-subject-token",
         /* about a connection that the sandbox does not have */
         "alt-svc", "strict-transport-security", "public-key-pins", "clear-site-data", "refresh",
@@ -113,9 +117,11 @@ int rewrite_location(const Service *service, const char *location, char **ret) {
                         h++;
                 }
                 snprintf(want_port, sizeof(want_port), "%u", service->base_url.port);
-                if (streq(scheme, service->base_url.tls ? "https" : "http") && strcasecmp(h, service->base_url.host) == 0 &&
-                    streq(port, want_port) && (below = below_base(service, path))) {
-                        *ret = strprintf("/v1/services/%s%s%s%s%s%s", service->name, below, query ? "?" : "", strempty(query),
+                if (streq(scheme, service->base_url.tls ? "https" : "http") &&
+                    strcasecmp(h, service->base_url.host) == 0 && streq(port, want_port) &&
+                    (below = below_base(service, path))) {
+                        *ret = strprintf("/v1/services/%s%s%s%s%s%s", service->name, below, query ? "?" : "",
+                                         strempty(query),
                                          fragment ? "#" : "", strempty(fragment));
                         r = *ret ? 0 : -ENOMEM;
                 }

@@ -2,20 +2,21 @@
 #pragma once
 
 /*
- * Which headers travel through the bridge, in each direction. Denylists: vendors' own headers must pass. What is never passed: framing
- * and hop-by-hop headers (each side has its own), every slot that can carry a key, what would let a client pretend to be somebody
- * or somewhere else, cookies. Names are compared with '_' read as '-', because servers behind CGI do; names that have a '_' do not
- * pass at all.
+ * Which headers travel through the bridge, in each direction. Denylists: vendors' own headers must pass. What is
+ * never passed: framing and hop-by-hop headers (each side has its own), every slot that can carry a key, what would
+ * let a client pretend to be somebody or somewhere else, cookies. Names are compared with '_' read as '-', because
+ * servers behind CGI do; names that have a '_' do not pass at all.
  */
 
 #include "http/http-parser.h"
 #include "service/service.h"
 
-/* NAME from the sandbox's request may be sent upstream. CONNECTION: the request's Connection header (or NULL), whose tokens name more
- * hop-by-hop headers. */
+/* NAME from the sandbox's request may be sent upstream. CONNECTION: the request's Connection header (or NULL),
+ * whose tokens name more hop-by-hop headers. */
 bool forward_request_header(const char *name, const char *connection);
 /* NAME from the upstream's answer may be sent to the sandbox. */
 bool forward_response_header(const char *name);
 
-/* Where an answer's Location is inside the service, the path through the bridge that leads there; else NULL. -ENOMEM. */
+/* Where an answer's Location is inside the service, the path through the bridge that leads there; else NULL.
+ * -ENOMEM. */
 int rewrite_location(const Service *service, const char *location, char **ret);

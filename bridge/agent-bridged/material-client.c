@@ -137,7 +137,8 @@ static int call_start(Bridge *b, bool get, material_callback_t callback, void *u
         return 0;
 }
 
-int material_get(Bridge *b, const LiveRun *live, const Service *service, const char *token, material_callback_t callback,
+int material_get(Bridge *b, const LiveRun *live, const Service *service, const char *token,
+                 material_callback_t callback,
                  void *userdata, MaterialCall **ret) {
         MaterialCall *c;
 
@@ -162,7 +163,8 @@ int material_invalidate(Bridge *b, const LiveRun *live, const Service *service, 
         int r = call_start(b, false, callback, userdata, &c);
         if (r < 0)
                 return r;
-        r = sd_varlink_invokebo(c->link, INTERFACE ".Invalidate", SD_JSON_BUILD_PAIR("run", SD_JSON_BUILD_STRING(live->run)),
+        r = sd_varlink_invokebo(c->link, INTERFACE ".Invalidate",
+                                SD_JSON_BUILD_PAIR("run", SD_JSON_BUILD_STRING(live->run)),
                                 SD_JSON_BUILD_PAIR("service", SD_JSON_BUILD_STRING(service->name)),
                                 SD_JSON_BUILD_PAIR("token", SD_JSON_BUILD_STRING(token)),
                                 SD_JSON_BUILD_PAIR("generation", SD_JSON_BUILD_UNSIGNED(generation)));

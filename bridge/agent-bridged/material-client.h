@@ -2,8 +2,8 @@
 #pragma once
 
 /*
- * Asks the strong room, for one request, what is to be attached. One connection for each question: a question that is given up is just
- * closed. Nothing of the answer is kept here.
+ * Asks the strong room, for one request, what is to be attached. One connection for each question: a question that is
+ * given up is just closed. Nothing of the answer is kept here.
  */
 
 #include "bridge.h"
@@ -32,9 +32,11 @@ typedef enum MaterialError {
 /* MATERIAL is the callback's to take from; what it leaves is freed. May free the call. */
 typedef void (*material_callback_t)(MaterialError error, Material *material, void *userdata);
 
-int material_get(Bridge *b, const LiveRun *live, const Service *service, const char *token, material_callback_t callback,
+int material_get(Bridge *b, const LiveRun *live, const Service *service, const char *token,
+                 material_callback_t callback,
                  void *userdata, MaterialCall **ret);
-/* The upstream did not take what was got last; the callback is told when the next material_get() will bring something else. */
+/* The upstream did not take what was got last; the callback is told when the next material_get() will bring
+ * something else. */
 int material_invalidate(Bridge *b, const LiveRun *live, const Service *service, const char *token, uint64_t generation,
                         material_callback_t callback, void *userdata, MaterialCall **ret);
 MaterialCall *material_call_free(MaterialCall *c);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* See redactor.h. Plain search over a handful of patterns, with a table of their first bytes to step over the rest quickly. */
+/* See redactor.h. Plain search over a handful of patterns, with a table of their first bytes to step over the rest
+ * quickly. */
 
 #include "basic/string-util.h"
 #include "redactor.h"
@@ -60,8 +61,8 @@ static int add_pattern(Redactor *r, const char *data, size_t size) {
         return 1;
 }
 
-/* Base64 of a text that SECRET stands in the middle of: which characters its bytes become depends on their offset modulo three. The
- * characters at both ends that neighbours have a part in are left out. */
+/* Base64 of a text that SECRET stands in the middle of: which characters its bytes become depends on their offset
+ * modulo three. The characters at both ends that neighbours have a part in are left out. */
 static int add_base64(Redactor *r, const char *secret, size_t size, size_t offset) {
         _cleanup_free_ char *padded = calloc(1, size + offset), *text = NULL;
         int k;
@@ -94,7 +95,8 @@ static int add_percent(Redactor *r, const char *secret, size_t size, const char 
         for (size_t i = 0; i < size; i++) {
                 unsigned char c = (unsigned char) secret[i];
 
-                if ((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c && strchr("-._~", c)))
+                if ((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+                    (c && strchr("-._~", c)))
                         text[n++] = (char) c;
                 else {
                         text[n++] = '%';
@@ -121,8 +123,8 @@ int redactor_add(Redactor *r, const char *secret, size_t size) {
         return k < 0 ? k : 0;
 }
 
-/* Replaces what is found in DATA. Returns where bytes begin that may be the start of a pattern whose rest is yet to come; they stay as
- * they are until it is known. FINAL: nothing comes any more. */
+/* Replaces what is found in DATA. Returns where bytes begin that may be the start of a pattern whose rest is yet
+ * to come; they stay as they are until it is known. FINAL: nothing comes any more. */
 static size_t scan(Redactor *r, char *data, size_t size, bool final) {
         for (size_t i = 0; i < size; i++) {
                 if (!r->first[(unsigned char) data[i]])

@@ -2,9 +2,10 @@
 #pragma once
 
 /*
- * Takes secrets out of a stream of bytes: each is looked for as it is, base64-encoded (at any of the three offsets, both alphabets) and
- * percent-encoded, also across the borders of pieces. What is found becomes as many '*', so that lengths stay true. Only bytes that
- * may be the start of a secret are held back, so an event that ends in anything else passes at once.
+ * Takes secrets out of a stream of bytes: each is looked for as it is, base64-encoded (at any of the three offsets,
+ * both alphabets) and percent-encoded, also across the borders of pieces. What is found becomes as many '*', so that
+ * lengths stay true. Only bytes that may be the start of a secret are held back, so an event that ends in anything
+ * else passes at once.
  */
 
 #include "http/http-buffer.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* See report.h. A message that was sent cannot be sent again, so a report keeps its arguments in a message that never is, and each try
- * is a copy of it. */
+/* See report.h. A message that was sent cannot be sent again, so a report keeps its arguments in a message that
+ * never is, and each try is a copy of it. */
 
 #include <sys/mman.h>
 
@@ -53,6 +53,7 @@ int report_queue_new(Bridge *b, ReportQueue **ret) {
 ReportQueue *report_queue_free(ReportQueue *q) {
         if (!q)
                 return NULL;
+        q->stored = false; /* what is stored stays for the next one */
         while (q->reports)
                 report_cancel(q->reports);
         return mfree(q);
@@ -96,7 +97,8 @@ static void report_finish(Report *p, int error, sd_bus_message *reply, const cha
         void *userdata = p->userdata;
 
         if (error < 0 && error != -ENOENT)
-                log_warning_errno(error, "Run %s: %s was not taken by agentd: %s", p->run, p->method, detail ?: strerror(-error));
+                log_warning_errno(error, "Run %s: %s was not taken by agentd: %s", p->run, p->method,
+                                  detail ?: strerror(-error));
         report_cancel(p);
         if (done)
                 done(error, reply, detail, userdata);
@@ -126,7 +128,8 @@ static void report_retry(Report *p, int error) {
         p->delay_usec = p->delay_usec == 0 ? RETRY_FIRST_USEC : MIN(p->delay_usec * 2, RETRY_MAX_USEC);
         int r;
         if (!p->timer)
-                r = sd_event_add_time_relative(p->queue->bridge->event, &p->timer, CLOCK_MONOTONIC, p->delay_usec, 0, on_timer, p);
+                r = sd_event_add_time_relative(p->queue->bridge->event, &p->timer, CLOCK_MONOTONIC, p->delay_usec, 0,
+                                               on_timer, p);
         else {
                 r = sd_event_source_set_time_relative(p->timer, p->delay_usec);
                 if (r >= 0)
@@ -139,7 +142,8 @@ static void report_retry(Report *p, int error) {
 /* Errors that mean "agentd is not there just now". */
 static bool error_is_transient(const sd_bus_error *e) {
         static const char *const names[] = {
-                SD_BUS_ERROR_NO_REPLY, SD_BUS_ERROR_DISCONNECTED, SD_BUS_ERROR_SERVICE_UNKNOWN, SD_BUS_ERROR_NAME_HAS_NO_OWNER,
+                SD_BUS_ERROR_NO_REPLY, SD_BUS_ERROR_DISCONNECTED, SD_BUS_ERROR_SERVICE_UNKNOWN,
+                SD_BUS_ERROR_NAME_HAS_NO_OWNER,
                 SD_BUS_ERROR_TIMEOUT, "org.freedesktop.DBus.Error.TimedOut", "org.freedesktop.DBus.Error.UnknownObject",
                 "org.freedesktop.DBus.Error.UnknownMethod", "org.freedesktop.DBus.Error.UnknownInterface",
         };
@@ -147,7 +151,8 @@ static bool error_is_transient(const sd_bus_error *e) {
         for (size_t i = 0; i < ELEMENTSOF(names); i++)
                 if (sd_bus_error_has_name(e, names[i]))
                         return true;
-        return startswith(e->name, "org.freedesktop.DBus.Error.Spawn.") || startswith(e->name, "org.freedesktop.systemd1.");
+        return startswith(e->name, "org.freedesktop.DBus.Error.Spawn.") ||
+               startswith(e->name, "org.freedesktop.systemd1.");
 }
 
 static int on_reply(sd_bus_message *m, void *userdata, sd_bus_error *ret_error) {
@@ -203,7 +208,8 @@ static int report_new(Bridge *b, const char *run, uint64_t attempt, const char *
         q->reports = p;
         q->n++;
 
-        int r = sd_bus_message_new_method_call(b->bus, &p->arguments, AGENTD_NAME, REPORT_PATH, REPORT_INTERFACE, method);
+        int r = sd_bus_message_new_method_call(b->bus, &p->arguments, AGENTD_NAME, REPORT_PATH, REPORT_INTERFACE,
+                                               method);
         if (r >= 0)
                 r = sd_bus_message_append(p->arguments, "su", run, (uint32_t) attempt);
         if (r < 0) {
@@ -311,13 +317,16 @@ static int report_load(Bridge *b, sd_json_variant *v) {
                         text[i] = sd_json_variant_string(e);
         }
         bool call = streq_ptr(text[0], "ReportCall");
-        if (!(call || streq_ptr(text[0], "ReportResult")) || !text[1] || !run_id_is_valid(text[1]) || !text[3] || (call && !text[4]))
+        if (!(call || streq_ptr(text[0], "ReportResult")) || !text[1] || !run_id_is_valid(text[1]) || !text[3] ||
+            (call && !text[4]))
                 return -EBADMSG;
 
-        int r = report_new(b, text[1], sd_json_variant_unsigned(sd_json_variant_by_index(v, 2)), call ? "ReportCall" : "ReportResult", &p);
+        int r = report_new(b, text[1], sd_json_variant_unsigned(sd_json_variant_by_index(v, 2)),
+                           call ? "ReportCall" : "ReportResult", &p);
         if (r < 0)
                 return r;
-        r = call ? sd_bus_message_append(p->arguments, "ss", text[3], text[4]) : sd_bus_message_append(p->arguments, "s", text[3]);
+        r = call ? sd_bus_message_append(p->arguments, "ss", text[3], text[4]) :
+                   sd_bus_message_append(p->arguments, "s", text[3]);
         if (r >= 0)
                 r = report_start(p);
         if (r < 0)
@@ -346,6 +355,10 @@ int report_queue_load(Bridge *b, int fd) {
                 int k = report_load(b, sd_json_variant_by_index(array, i));
                 if (k < 0)
                         r = k;
+        }
+        if (b->reports->n == 0) {
+                (void) fd_store_remove(FD_REPORTS, NULL);
+                b->reports->stored = false;
         }
         return r;
 }

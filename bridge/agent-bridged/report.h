@@ -2,9 +2,9 @@
 #pragma once
 
 /*
- * What is told to agentd: results, calls, artifacts. agentd may be restarting, so each report is repeated, with growing pauses,
- * until agentd has answered or the run's live file is gone. All of agentd's methods for this may be repeated without harm.
- * The number of reports that wait is bounded; they outlive a restart of the bridge.
+ * What is told to agentd: results, calls, artifacts. agentd may be restarting, so each report is repeated, with
+ * growing pauses, until agentd has answered or the run's live file is gone. All of agentd's methods for this may be
+ * repeated without harm. The number of reports that wait is bounded; they outlive a restart of the bridge.
  */
 
 #include "bridge.h"
@@ -13,8 +13,9 @@ typedef struct Report Report;
 
 #define REPORTS_MAX 8192U
 
-/* Error: 0, or a negative errno: -ENOENT the run is over, -EINVAL agentd does not want it (DETAIL says why), others are our faults. REPLY is the
- * method's answer where there was one. Called from the event loop, once; the report is gone afterwards. */
+/* Error: 0, or a negative errno: -ENOENT the run is over, -EINVAL agentd does not want it (DETAIL says why),
+ * others are our faults. REPLY is the method's answer where there was one. Called from the event loop, once; the
+ * report is gone afterwards. */
 typedef void (*report_done_t)(int error, sd_bus_message *reply, const char *detail, void *userdata);
 
 int report_queue_new(Bridge *b, ReportQueue **ret);
@@ -28,8 +29,8 @@ int report_queue_save(ReportQueue *q);
 /* Sends what a bridge before us saved in FD. */
 int report_queue_load(Bridge *b, int fd);
 
-/* Calls METHOD of org.agentd1.Report with (run, attempt, TYPES…). The arguments are kept as a sealed message. DONE may be NULL. *ret may be
- * NULL for a report that nobody cancels. -ENOBUFS: too many wait. */
+/* Calls METHOD of org.agentd1.Report with (run, attempt, TYPES…). The arguments are kept as a sealed message. DONE
+ * may be NULL. *ret may be NULL for a report that nobody cancels. -ENOBUFS: too many wait. */
 int report_send(Bridge *b, const LiveRun *live, report_done_t done, void *userdata, Report **ret, const char *method,
                 const char *types, ...);
 /* Nobody waits any more for the answer; the report itself still goes out. */

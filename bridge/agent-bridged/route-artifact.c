@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * PUT /v1/artifacts/NAME: a file that outlives the run. agentd opens it (BeginArtifact), the bytes go straight to that descriptor, and it
- * counts when agentd has committed it. A body that breaks off is never committed. The body is only read once agentd has
- * opened the file; disk writes are plain, the reader of the socket waits for them.
+ * PUT /v1/artifacts/NAME: a file that outlives the run. agentd opens it (BeginArtifact), the bytes go straight to
+ * that descriptor, and it counts when agentd has committed it. A body that breaks off is never committed. The body is
+ * only read once agentd has opened the file; disk writes are plain, the reader of the socket waits for them.
  */
 
 #include "basic/fs-util.h"
@@ -156,11 +156,13 @@ void route_put_artifact(const RouteRequest *r) {
 
         if (strchr(r->rest, '/') || decode_name(r->rest, &name) < 0 || !artifact_name_is_valid(name)) {
                 http_problem(r->http, 400, "bad-artifact-name",
-                             "An artifact's name is 1 to 255 bytes of printable UTF-8, has no '/' and does not start with a dot.", NULL, 0);
+                             "An artifact's name is 1 to 255 bytes of printable UTF-8, has no '/' and does not "
+                             "start with a dot.", NULL, 0);
                 return;
         }
         if (head->length != HTTP_LENGTH_UNKNOWN && head->length > r->live->limits.artifact_bytes) {
-                http_problem(r->http, 413, "artifact-too-large", "The artifact is larger than the run's limit.", NULL, 0);
+                http_problem(r->http, 413, "artifact-too-large", "The artifact is larger than the run's limit.", NULL,
+                             0);
                 return;
         }
 
@@ -177,7 +179,8 @@ void route_put_artifact(const RouteRequest *r) {
         if (type && *type && strlen(type) <= 255 && utf8_is_valid(type, strlen(type)))
                 a->type = strdup(type);
 
-        int k = report_send(a->bridge, a->live, on_begun, a, &a->report, "BeginArtifact", "st", a->name, a->live->limits.artifact_bytes);
+        int k = report_send(a->bridge, a->live, on_begun, a, &a->report, "BeginArtifact", "st", a->name,
+                            a->live->limits.artifact_bytes);
         if (k < 0)
                 answer_failure(a, k, NULL);
 }

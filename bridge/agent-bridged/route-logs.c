@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * POST /v1/logs: lines for the journal, with whose they are in fields of their own. NDJSON ({"message", "stream"?, "level"?}) or plain text, one
- * message a line. What the sandbox says can only ever become the text of MESSAGE= and choose among fixed values elsewhere. The bytes of
- * a whole run are capped; lines are read and sent on one by one, so memory is bounded by one line.
+ * POST /v1/logs: lines for the journal, with whose they are in fields of their own. NDJSON ({"message", "stream"?,
+ * "level"?}) or plain text, one message a line. What the sandbox says can only ever become the text of MESSAGE= and
+ * choose among fixed values elsewhere. The bytes of a whole run are capped; lines are read and sent on one by one, so
+ * memory is bounded by one line.
  */
 
 #include <sys/uio.h>
@@ -38,8 +39,10 @@ static int level_from_string(const char *s) {
                 const char *name;
                 int level;
         } table[] = {
-                { "trace", LOG_DEBUG }, { "debug", LOG_DEBUG }, { "info", LOG_INFO }, { "notice", LOG_NOTICE }, { "warn", LOG_WARNING },
-                { "warning", LOG_WARNING }, { "error", LOG_ERR }, { "err", LOG_ERR }, { "critical", LOG_CRIT }, { "fatal", LOG_CRIT },
+                { "trace", LOG_DEBUG }, { "debug", LOG_DEBUG }, { "info", LOG_INFO }, { "notice", LOG_NOTICE },
+                { "warn", LOG_WARNING },
+                { "warning", LOG_WARNING }, { "error", LOG_ERR }, { "err", LOG_ERR }, { "critical", LOG_CRIT },
+                { "fatal", LOG_CRIT },
         };
 
         for (size_t i = 0; s && i < ELEMENTSOF(table); i++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* GET /v1/run: the task, as agentd wrote it. POST /v1/run/result: the runner's result; the runner hears of success only when agentd
- * has it on disk, so a runner that got its 200 may exit. */
+/* GET /v1/run: the task, as agentd wrote it. POST /v1/run/result: the runner's result; the runner hears of success
+ * only when agentd has it on disk, so a runner that got its 200 may exit. */
 
 #include "basic/json-util.h"
 #include "basic/log.h"
@@ -89,7 +89,8 @@ static void on_body(HttpRequest *req, const char *data, size_t size, void *userd
         if (!result_is_plausible(data, size, &error)) {
                 http_request_set_ops(req, NULL, NULL);
                 result_post_free(p);
-                http_problem(req, 422, "bad-result", error ?: "A result is a JSON object with \"status\": \"success\" or \"failed\".", NULL, 0);
+                http_problem(req, 422, "bad-result", error ?: "A result is a JSON object with \"status\": "
+                                                              "\"success\" or \"failed\".", NULL, 0);
                 return;
         }
 

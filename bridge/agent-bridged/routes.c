@@ -30,7 +30,8 @@ void route_refuse(HttpRequest *req) {
                 { "WWW-Authenticate", "Basic realm=\"agent-bridge\"" },
         };
 
-        http_problem(req, 401, "token-refused", "The run token is missing, wrong, or of a run that is over.", fields, ELEMENTSOF(fields));
+        http_problem(req, 401, "token-refused", "The run token is missing, wrong, or of a run that is over.", fields,
+                     ELEMENTSOF(fields));
 }
 
 static bool method_in(const char *methods, const char *method) {
@@ -78,8 +79,8 @@ void routes_handle(HttpRequest *req, void *userdata) {
 
         int r = auth_verify(run, head, &live, &token, &reason);
         if (r == -EACCES) {
-                /* Requests without any token are how many clients begin. The first few others are told, the rest is noise that the
-                 * sandbox could fill the journal with. */
+                /* Requests without any token are how many clients begin. The first few others are told, the rest
+                 * is noise that the sandbox could fill the journal with. */
                 if (!streq(reason, "no token") && run->denials++ < 20)
                         log_notice("Run %s: request refused, %s.", run->id, reason);
                 route_refuse(req);
@@ -96,7 +97,8 @@ void routes_handle(HttpRequest *req, void *userdata) {
                 http_problem(req, 503, "out-of-memory", NULL, NULL, 0);
         else if (r < 0)
                 http_problem(req, r == -ENAMETOOLONG ? 414 : 400, "bad-path",
-                             "The path has dot segments, empty segments or escapes that could be read in two ways.", NULL, 0);
+                             "The path has dot segments, empty segments or escapes that could be read in two ways.",
+                             NULL, 0);
         else
                 dispatch(&(RouteRequest) { .run = run, .http = req, .live = live, .token = token, .path = path });
 
@@ -113,7 +115,8 @@ void routes_handle_control(HttpRequest *req, void *userdata) {
                 return;
         }
 
-        _cleanup_free_ char *text = strprintf("{\"status\":\"%s\",\"runs\":%zu,\"connections\":%u}\n", b->draining ? "draining" : "ok",
+        _cleanup_free_ char *text = strprintf("{\"status\":\"%s\",\"runs\":%zu,\"connections\":%u}\n",
+                                              b->draining ? "draining" : "ok",
                                               strmap_size(b->runs), http_server_connections(b->server));
         if (!text || http_response_send(req, 200, fields, ELEMENTSOF(fields), text, strlen(text)) < 0)
                 http_request_abort(req);

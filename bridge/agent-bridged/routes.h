@@ -2,8 +2,8 @@
 #pragma once
 
 /*
- * What a run can ask for. One table: method, path, function. A route's function is called with a request whose sender is
- * known; before that nothing happens but reading the head.
+ * What a run can ask for. One table: method, path, function. A route's function is called with a request whose sender
+ * is known; before that nothing happens but reading the head.
  */
 
 #include "bridge.h"

@@ -44,6 +44,7 @@ static void call_report(ServiceCall *c, const char *outcome) {
         _cleanup_free_ char *text = NULL;
         char id[SD_ID128_STRING_MAX];
         sd_id128_t random;
+        uint64_t duration = now_usec(CLOCK_MONOTONIC) - c->started_monotonic_usec;
 
         int r = sd_id128_randomize(&random);
         if (r >= 0)
@@ -55,13 +56,13 @@ static void call_report(ServiceCall *c, const char *outcome) {
                                    SD_JSON_BUILD_PAIR("request_bytes", SD_JSON_BUILD_UNSIGNED(c->request_bytes)),
                                    SD_JSON_BUILD_PAIR("response_bytes", SD_JSON_BUILD_UNSIGNED(c->response_bytes)),
                                    SD_JSON_BUILD_PAIR("started_usec", SD_JSON_BUILD_UNSIGNED(c->started_usec)),
-                                   SD_JSON_BUILD_PAIR("duration_usec",
-                                                      SD_JSON_BUILD_UNSIGNED(now_usec(CLOCK_MONOTONIC) - c->started_monotonic_usec)),
+                                   SD_JSON_BUILD_PAIR("duration_usec", SD_JSON_BUILD_UNSIGNED(duration)),
                                    SD_JSON_BUILD_PAIR("outcome", SD_JSON_BUILD_STRING(outcome)));
         if (r >= 0)
                 r = sd_json_variant_format(v, 0, &text);
         if (r >= 0)
-                r = report_send(c->bridge, c->live, NULL, NULL, NULL, "ReportCall", "ss", sd_id128_to_string(random, id), text);
+                r = report_send(c->bridge, c->live, NULL, NULL, NULL, "ReportCall", "ss",
+                                sd_id128_to_string(random, id), text);
         if (r < 0)
                 log_warning_errno(r, "Run %s: a call of %s could not be reported: %m", c->live->run, c->service->name);
 }
@@ -82,8 +83,9 @@ static void on_client_done(HttpRequest *req, HttpOutcome outcome, void *userdata
                         text = "client_closed";
                 }
         if (c->redactor && redactor_hits(c->redactor) > 0)
-                log_warning("Run %s: %s echoed its credential %u times in an answer to %s %s; it was taken out. Consider to change the credential, "
-                            "and to narrow the paths that are allowed.", c->live->run, c->service->name, redactor_hits(c->redactor), c->method, c->path);
+                log_warning("Run %s: %s echoed its credential %u times in an answer to %s %s; it was taken out. "
+                            "Consider to change the credential, and to narrow the paths that are allowed.", c->live->run, c->service->name,
+                            redactor_hits(c->redactor), c->method, c->path);
         call_report(c, text);
         call_free(c);
 }
@@ -144,7 +146,8 @@ static void call_start(ServiceCall *c) {
                 call_upstream_start(c);
                 return;
         }
-        c->keep_body = c->service->auth.kind == SERVICE_AUTH_OAUTH2_CLIENT_CREDENTIALS && head->length <= CALL_REPLAY_MAX;
+        c->keep_body = c->service->auth.kind == SERVICE_AUTH_OAUTH2_CLIENT_CREDENTIALS &&
+                       head->length <= CALL_REPLAY_MAX;
         http_request_accept_body(c->http, c->body_max);
         if (!c->keep_body)
                 call_upstream_start(c);
@@ -175,18 +178,22 @@ static void on_material(MaterialError error, Material *material, void *userdata)
                 call_fail(c, 404, "no-such-service", "The run has no service of that name.", "denied");
                 return;
         case MATERIAL_NO_CREDENTIAL:
-                call_fail(c, 403, "no-credential", "The service has no credential yet; its owner sets it with \"agentctl credential set\".",
+                call_fail(c, 403, "no-credential", "The service has no credential yet; its owner sets it with "
+                                                   "\"agentctl credential set\".",
                           "denied");
                 return;
         case MATERIAL_UNUSABLE:
-                call_fail(c, 403, "credential-unusable", "The service's credential does not fit its kind of authentication; its owner must "
+                call_fail(c, 403, "credential-unusable", "The service's credential does not fit its kind of "
+                                                         "authentication; its owner must "
                           "set it again.", "denied");
                 return;
         case MATERIAL_NO_ACCESS_TOKEN:
-                call_fail(c, 503, "no-access-token", "The service's authorization server gives no access token at the moment.", "upstream_error");
+                call_fail(c, 503, "no-access-token", "The service's authorization server gives no access token at "
+                                                     "the moment.", "upstream_error");
                 return;
         case MATERIAL_UNAVAILABLE:
-                call_fail(c, 503, "credentials-unavailable", "The credential store does not answer at the moment.", "upstream_error");
+                call_fail(c, 503, "credentials-unavailable", "The credential store does not answer at the moment.",
+                          "upstream_error");
                 return;
         }
 
@@ -214,7 +221,8 @@ static void call_get_material(ServiceCall *c) {
         int r = material_get(c->bridge, c->live, c->service, c->token, on_material, c, &c->material_call);
         if (r < 0) {
                 log_warning_errno(r, "Failed to ask for a credential: %m");
-                call_fail(c, 503, "credentials-unavailable", "The credential store does not answer at the moment.", "upstream_error");
+                call_fail(c, 503, "credentials-unavailable", "The credential store does not answer at the moment.",
+                          "upstream_error");
         }
 }
 
@@ -234,10 +242,12 @@ void call_retry(ServiceCall *c) {
         c->retried = true;
         c->retry = false;
 
-        int r = material_invalidate(c->bridge, c->live, c->service, c->token, c->material.generation, on_invalidated, c, &c->material_call);
+        int r = material_invalidate(c->bridge, c->live, c->service, c->token, c->material.generation, on_invalidated,
+                                    c, &c->material_call);
         if (r < 0) {
                 log_warning_errno(r, "Failed to report a refused access token: %m");
-                call_fail(c, 503, "credentials-unavailable", "The credential store does not answer at the moment.", "upstream_error");
+                call_fail(c, 503, "credentials-unavailable", "The credential store does not answer at the moment.",
+                          "upstream_error");
         }
 }
 
@@ -246,8 +256,10 @@ static void call_check(ServiceCall *c, const char *path_in_service) {
         const HttpHead *head = http_request_head(c->http);
 
         if (!service_match(c->service, c->method, path_in_service)) {
-                log_notice("Run %s: %s %s of service %s is not allowed.", c->live->run, c->method, path_in_service, c->service->name);
-                call_fail(c, 403, "not-allowed", "The service's definition does not allow this method and path.", "denied");
+                log_notice("Run %s: %s %s of service %s is not allowed.", c->live->run, c->method, path_in_service,
+                           c->service->name);
+                call_fail(c, 403, "not-allowed", "The service's definition does not allow this method and path.",
+                          "denied");
                 return;
         }
         if (head->length != HTTP_LENGTH_UNKNOWN && head->length > c->body_max) {

@@ -2,11 +2,13 @@
 #pragma once
 
 /*
- * One call of a service: ANY /v1/services/SERVICE/…. In this order: service in scope, method and path allowed, size; then the
- * credential; then the request is built anew from checked parts and streamed, and so is the answer. Nothing is followed, nothing is
- * retried but a refused access token, once, while no byte of the body is lost. Whatever happens, there is one report to agentd.
+ * One call of a service: ANY /v1/services/SERVICE/…. In this order: service in scope, method and path allowed, size;
+ * then the credential; then the request is built anew from checked parts and streamed, and so is the answer. Nothing
+ * is followed, nothing is retried but a refused access token, once, while no byte of the body is lost. Whatever
+ * happens, there is one report to agentd.
  *
- * A call lives as long as its HTTP request and ends with its done callback. Internal to service-call.c and service-upstream.c.
+ * A call lives as long as its HTTP request and ends with its done callback. Internal to service-call.c and
+ * service-upstream.c.
  */
 
 #include "http/http-request.h"

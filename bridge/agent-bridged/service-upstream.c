@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * The upstream half of a call, see service-call.h: builds the request from checked parts, and takes the answer apart. libcurl's callbacks
- * may not free the transfer; they note what is wrong in the call and return an error, and on_transfer_done() decides.
+ * The upstream half of a call, see service-call.h: builds the request from checked parts, and takes the answer apart.
+ * libcurl's callbacks may not free the transfer; they note what is wrong in the call and return an error, and
+ * on_transfer_done() decides.
  */
 
 #include <strings.h>
@@ -85,7 +86,8 @@ static bool answer_begin(ServiceCall *c) {
         HttpField fields[CALL_FIELDS_MAX];
         size_t n = 0;
 
-        if (c->status == 401 && c->service->auth.kind == SERVICE_AUTH_OAUTH2_CLIENT_CREDENTIALS && !c->retried && c->body_kept) {
+        if (c->status == 401 && c->service->auth.kind == SERVICE_AUTH_OAUTH2_CLIENT_CREDENTIALS && !c->retried &&
+            c->body_kept) {
                 c->retry = true;
                 return false;
         }
@@ -130,7 +132,8 @@ static bool answer_line(ServiceCall *c, char *line) {
         }
         if (*line == 0) {
                 if (c->status < 200)
-                        return c->status != 101; /* interim answers are ours to give; nobody asked to switch protocols */
+                        /* interim answers are ours to give; nobody asked to switch protocols */
+                        return c->status != 101;
                 c->head_complete = true;
                 return answer_begin(c);
         }
@@ -222,23 +225,31 @@ static void fail_with_code(ServiceCall *c, CURLcode code) {
         if (c->body_too_large)
                 call_fail(c, 413, "body-too-large", "The request's body is larger than the service allows.", "denied");
         else if (c->head_bad)
-                call_fail(c, 502, "bad-upstream-answer", "The service's answer has a head that is malformed or too large.", "upstream_error");
+                call_fail(c, 502, "bad-upstream-answer", "The service's answer has a head that is malformed or too "
+                                                         "large.", "upstream_error");
         else if (curl_transfer_refused(c->transfer)) {
-                log_warning("Run %s: service %s leads to an address that must not be dialled (see AllowAddresses= in bridge.conf).",
+                log_warning("Run %s: service %s leads to an address that must not be dialled (see AllowAddresses= "
+                            "in bridge.conf).",
                             c->live->run, c->service->name);
-                call_fail(c, 502, "upstream-address-refused", "The service's name leads to an address that the bridge does not dial.",
+                call_fail(c, 502, "upstream-address-refused", "The service's name leads to an address that the "
+                                                              "bridge does not dial.",
                           "upstream_error");
         } else if (code == CURLE_OPERATION_TIMEDOUT)
                 call_fail(c, 504, "upstream-timeout", "The service could not be reached in time.", "upstream_error");
-        else if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE || code == CURLE_SSL_CONNECT_ERROR) {
-                log_warning("Run %s: TLS with service %s failed: %s.", c->live->run, c->service->name, curl_easy_strerror(code));
-                call_fail(c, 502, "upstream-tls-failed", "No trusted TLS connection to the service could be made.", "upstream_error");
+        else if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE ||
+                 code == CURLE_SSL_CONNECT_ERROR) {
+                log_warning("Run %s: TLS with service %s failed: %s.", c->live->run, c->service->name,
+                            curl_easy_strerror(code));
+                call_fail(c, 502, "upstream-tls-failed", "No trusted TLS connection to the service could be made.",
+                          "upstream_error");
         } else if (code == CURLE_COULDNT_RESOLVE_HOST)
-                call_fail(c, 502, "upstream-name-unknown", "The service's host name could not be resolved.", "upstream_error");
+                call_fail(c, 502, "upstream-name-unknown", "The service's host name could not be resolved.",
+                          "upstream_error");
         else if (code == CURLE_COULDNT_CONNECT)
                 call_fail(c, 502, "upstream-unreachable", "The service does not accept connections.", "upstream_error");
         else
-                call_fail(c, 502, "upstream-failed", "The connection to the service broke before its answer was complete.", "upstream_error");
+                call_fail(c, 502, "upstream-failed", "The connection to the service broke before its answer was "
+                                                     "complete.", "upstream_error");
 }
 
 static void on_transfer_done(CurlTransfer *t, CURLcode code, void *userdata) {
@@ -251,7 +262,8 @@ static void on_transfer_done(CurlTransfer *t, CURLcode code, void *userdata) {
 
         /* An upstream that refuses an upload early may break off the rest of it; its answer is whole nevertheless. */
         bool whole = c->head_complete && http_response_started(c->http) &&
-                     (code == CURLE_OK || (c->length_known && c->response_bytes == c->length && code != CURLE_WRITE_ERROR));
+                     (code == CURLE_OK || (c->length_known && c->response_bytes == c->length &&
+                                           code != CURLE_WRITE_ERROR));
         if (!whole) {
                 fail_with_code(c, code);
                 return;
@@ -294,7 +306,8 @@ static char *call_url(const ServiceCall *c) {
 
         if (u->port != (u->tls ? 443 : 80))
                 snprintf(port, sizeof(port), ":%u", u->port);
-        return strprintf("%s://%s%s%s%s%s%s%s%s", u->tls ? "https" : "http", ipv6 ? "[" : "", u->host, ipv6 ? "]" : "", port, u->path,
+        return strprintf("%s://%s%s%s%s%s%s%s%s", u->tls ? "https" : "http", ipv6 ? "[" : "", u->host,
+                         ipv6 ? "]" : "", port, u->path,
                          *u->path || *c->path ? c->path : "/", head->query ? "?" : "", strempty(head->query));
 }
 
@@ -334,7 +347,8 @@ static int add_headers(ServiceCall *c) {
         }
 
         for (size_t i = 0; i < c->material.headers.n; i++) {
-                r = curl_transfer_add_header(c->transfer, c->material.headers.fields[i].name, c->material.headers.fields[i].value);
+                r = curl_transfer_add_header(c->transfer, c->material.headers.fields[i].name,
+                                             c->material.headers.fields[i].value);
                 if (r < 0)
                         return r;
         }
@@ -351,7 +365,8 @@ static int add_headers(ServiceCall *c) {
 static bool set_options(ServiceCall *c) {
         CURL *e = curl_transfer_handle(c->transfer);
         const HttpHead *head = http_request_head(c->http);
-        bool upload = head->length != 0 || streq(c->method, "POST") || streq(c->method, "PUT") || streq(c->method, "PATCH");
+        bool upload = head->length != 0 || streq(c->method, "POST") || streq(c->method, "PUT") ||
+                      streq(c->method, "PATCH");
         curl_off_t size = head->length == HTTP_LENGTH_UNKNOWN ? -1 : (curl_off_t) head->length;
         bool ok = true;
 
@@ -392,6 +407,7 @@ void call_upstream_start(ServiceCall *c) {
                 r = curl_transfer_start(c->transfer, on_transfer_done, c);
         if (r < 0) {
                 log_warning_errno(r, "Run %s: failed to begin a call of %s: %m", c->live->run, c->service->name);
-                call_fail(c, r == -EINVAL ? 502 : 503, "call-not-possible", "The request could not be built.", "upstream_error");
+                call_fail(c, r == -EINVAL ? 502 : 503, "call-not-possible", "The request could not be built.",
+                          "upstream_error");
         }
 }

@@ -123,7 +123,8 @@ static const KnownRange known6[] = {
         { { 0xfe, 0x80 }, 10, ADDRESS_NEVER },                                        /* link-local */
         { { 0xff }, 8, ADDRESS_NEVER },                                               /* multicast */
         { { 0xfd, 0x00, 0x0e, 0xc2, [14] = 0x02, [15] = 0x54 }, 128, ADDRESS_NEVER }, /* EC2's metadata */
-        { { 0x20, 0x01, 0, 0 }, 32, ADDRESS_NEVER },                                  /* Teredo: an IPv4 address in disguise */
+        /* Teredo: an IPv4 address in disguise */
+        { { 0x20, 0x01, 0, 0 }, 32, ADDRESS_NEVER },
         { { 0x00, 0x64, 0xff, 0x9b, 0, 1 }, 48, ADDRESS_NEVER },                      /* local-use NAT64, likewise */
         { { 0x20, 0x01, 0x0d, 0xb8 }, 32, ADDRESS_PRIVATE },                          /* documentation */
         { { 0x3f, 0xff }, 20, ADDRESS_PRIVATE },                                      /* documentation */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* See curl-glue.h. libcurl tells which sockets to watch and when to wake it; both are kept as event sources here. A socket's source
- * goes before curl closes the socket (CLOSESOCKETFUNCTION), so that a number that is used again is never mistaken for the old one. */
+/* See curl-glue.h. libcurl tells which sockets to watch and when to wake it; both are kept as event sources here.
+ * A socket's source goes before curl closes the socket (CLOSESOCKETFUNCTION), so that a number that is used again
+ * is never mistaken for the old one. */
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -44,7 +45,8 @@ static void glue_drop_io(CurlGlue *g, curl_socket_t fd) {
                         CurlIo *io = *p;
 
                         *p = io->next;
-                        /* Where the socket is closed already, taking it out of the epoll set fails, which means nothing. */
+                        /* Where the socket is closed already, taking it out of the epoll set fails, which means
+                         * nothing. */
                         sd_event_source_disable_unref(io->source);
                         free(io);
                         return;
@@ -61,9 +63,15 @@ static void glue_action(CurlGlue *g, curl_socket_t fd, int what) {
 }
 
 static int on_io(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
-        glue_action(userdata, fd,
-                    (revents & (EPOLLIN | EPOLLHUP) ? CURL_CSELECT_IN : 0) | (revents & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
-                    (revents & EPOLLERR ? CURL_CSELECT_ERR : 0));
+        int what = 0;
+
+        if (revents & (EPOLLIN | EPOLLHUP))
+                what |= CURL_CSELECT_IN;
+        if (revents & EPOLLOUT)
+                what |= CURL_CSELECT_OUT;
+        if (revents & EPOLLERR)
+                what |= CURL_CSELECT_ERR;
+        glue_action(userdata, fd, what);
         return 0;
 }
 

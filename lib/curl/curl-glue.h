@@ -47,7 +47,8 @@ int curl_transfer_add_header(CurlTransfer *t, const char *name, const char *valu
 /* Keeps libcurl from adding a header of its own with that name. */
 int curl_transfer_suppress_header(CurlTransfer *t, const char *name);
 int curl_transfer_start(CurlTransfer *t, curl_done_t done, void *userdata);
-/* Lifts what CURL_WRITEFUNC_PAUSE / CURL_READFUNC_PAUSE put on; from the next turn of the loop, so it may be called anywhere. */
+/* Lifts what CURL_WRITEFUNC_PAUSE / CURL_READFUNC_PAUSE put on; from the next turn of the loop, so it may be
+ * called anywhere. */
 void curl_transfer_unpause(CurlTransfer *t);
 /* True where the guard refused an address of this transfer. */
 bool curl_transfer_refused(const CurlTransfer *t);

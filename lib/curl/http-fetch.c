@@ -31,7 +31,8 @@ static size_t on_write(char *data, size_t size, size_t n, void *userdata) {
 static void on_done(CurlTransfer *t, CURLcode code, void *userdata) {
         HttpFetch *f = userdata;
         CURL *e = curl_transfer_handle(t);
-        HttpFetchResult result = { .code = f->too_large ? CURLE_FILESIZE_EXCEEDED : code, .refused = curl_transfer_refused(t) };
+        HttpFetchResult result = { .code = f->too_large ? CURLE_FILESIZE_EXCEEDED : code,
+                                   .refused = curl_transfer_refused(t) };
         _cleanup_free_ char *type = NULL, *body = TAKE_PTR(f->body);
         size_t size = f->size;
         long status = 0;
@@ -51,7 +52,8 @@ static void on_done(CurlTransfer *t, CURLcode code, void *userdata) {
         explicit_bzero(body, size);
 }
 
-int http_fetch_start(CurlGlue *g, const HttpFetchRequest *request, http_fetch_done_t done, void *userdata, HttpFetch **ret) {
+int http_fetch_start(CurlGlue *g, const HttpFetchRequest *request, http_fetch_done_t done, void *userdata,
+                     HttpFetch **ret) {
         _cleanup_(http_fetch_freep) HttpFetch *f = calloc(1, sizeof(HttpFetch));
         if (!f)
                 return -ENOMEM;

@@ -31,7 +31,8 @@ typedef struct HttpFetchResult {
 /* Called once, from the event loop, never from within http_fetch_start(). May free the fetch. */
 typedef void (*http_fetch_done_t)(const HttpFetchResult *result, void *userdata);
 
-int http_fetch_start(CurlGlue *g, const HttpFetchRequest *request, http_fetch_done_t done, void *userdata, HttpFetch **ret);
+int http_fetch_start(CurlGlue *g, const HttpFetchRequest *request, http_fetch_done_t done, void *userdata,
+                     HttpFetch **ret);
 /* Cancels without a call to done where it is still running. */
 HttpFetch *http_fetch_free(HttpFetch *f);
 DEFINE_CLEANUP(HttpFetch *, http_fetch_free);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * One accepted connection. Event handlers read, write and note what happened; connection_advance() then goes through the
- * states until nothing more can be done without waiting, and sets what to wait for. Bytes of a second request stay unread, in the
- * kernel or in "in", until the first is answered.
+ * One accepted connection. Event handlers read, write and note what happened; connection_advance() then goes through
+ * the states until nothing more can be done without waiting, and sets what to wait for. Bytes of a second request
+ * stay unread, in the kernel or in "in", until the first is answered.
  */
 
 #include <sys/epoll.h>
@@ -61,8 +61,8 @@ bool connection_is_idle(const HttpConnection *c) {
 }
 
 static bool wants_body(const HttpConnection *c) {
-        return c->state == CONNECTION_EXCHANGE && c->request->accepted && !c->request->ended && !http_parser_complete(c->parser) &&
-               c->body.size < HTTP_BODY_WINDOW;
+        return c->state == CONNECTION_EXCHANGE && c->request->accepted && !c->request->ended &&
+               !http_parser_complete(c->parser) && c->body.size < HTTP_BODY_WINDOW;
 }
 
 static bool wants_input(const HttpConnection *c) {
@@ -77,7 +77,9 @@ static uint64_t connection_deadline(const HttpConnection *c) {
 
         switch (c->state) {
         case CONNECTION_HEAD:
-                return c->progress_usec + (!c->served || http_parser_in_head(c->parser) ? o->head_usec : o->keep_alive_usec);
+                if (!c->served || http_parser_in_head(c->parser))
+                        return c->progress_usec + o->head_usec;
+                return c->progress_usec + o->keep_alive_usec;
         case CONNECTION_EXCHANGE:
                 if (c->out.size > 0)
                         return c->progress_usec + o->write_usec;
@@ -154,7 +156,8 @@ static void answer_malformed(HttpConnection *c, unsigned status) {
                 c->listener->statistics.malformed++;
         if (problem_format(status, status == 408 ? "timeout" : "malformed-request", NULL, &body) < 0 ||
             !(text = strprintf("HTTP/1.1 %u %s\r\nContent-Type: application/problem+json\r\nContent-Length: %zu\r\n"
-                               "Connection: close\r\n\r\n%s", status, http_status_reason(status), strlen(body), body)) ||
+                               "Connection: close\r\n\r\n%s", status, http_status_reason(status), strlen(body),
+                               body)) ||
             http_buffer_append(&c->out, text, strlen(text)) < 0) {
                 c->dead = true;
                 return;
@@ -169,7 +172,8 @@ static void request_dispatch(HttpConnection *c) {
         if (http_request_head(c->request)->upgrade_websocket) {
                 static const HttpField fields[] = { { "Upgrade", "HTTP/1.1" } };
 
-                http_problem(c->request, 426, "websocket-unsupported", "WebSocket is not supported here; use plain HTTP.", fields,
+                http_problem(c->request, 426, "websocket-unsupported",
+                             "WebSocket is not supported here; use plain HTTP.", fields,
                              ELEMENTSOF(fields));
                 return;
         }
@@ -224,8 +228,8 @@ static int step_body(HttpConnection *c) {
 
         while (wants_body(c) && c->in.size > 0) {
                 size_t consumed = 0, before = c->body.size;
-                int r = http_parser_feed_body(c->parser, http_buffer_data(&c->in), MIN(c->in.size, HTTP_BODY_WINDOW - before),
-                                              &consumed, &c->body);
+                size_t n = MIN(c->in.size, HTTP_BODY_WINDOW - before);
+                int r = http_parser_feed_body(c->parser, http_buffer_data(&c->in), n, &consumed, &c->body);
                 if (r < 0) {
                         c->listener->statistics.malformed++;
                         if (req->started) {
@@ -269,7 +273,8 @@ static int step_exchange(HttpConnection *c) {
         }
 
         if (req->ended && c->out.size == 0) {
-                bool keep = !req->close_after && http_parser_complete(c->parser) && !c->listener->server->draining && !c->peer_eof;
+                bool keep = !req->close_after && http_parser_complete(c->parser) &&
+                            !c->listener->server->draining && !c->peer_eof;
 
                 request_finish(c, HTTP_OUTCOME_COMPLETE);
                 if (keep) {
@@ -372,8 +377,9 @@ static int on_io(sd_event_source *source, int fd, uint32_t revents, void *userda
 
         if ((revents & EPOLLIN) && wants_input(c))
                 connection_read(c);
-        /* A half-closed client that waits for a long answer looks like one that has gone, and is taken for one: else nobody would
-         * notice a client that gave up while the upstream thinks. What is answered at once still reaches it. */
+        /* A half-closed client that waits for a long answer looks like one that has gone, and is taken for one:
+         * else nobody would notice a client that gave up while the upstream thinks. What is answered at once still
+         * reaches it. */
         if ((revents & EPOLLRDHUP) && !wants_input(c))
                 c->peer_eof = true;
         if (revents & (EPOLLERR | EPOLLHUP)) {
@@ -442,7 +448,8 @@ int connection_new(HttpListener *l, int fd) {
         if (r >= 0)
                 r = sd_event_add_io(s->event, &c->io, fd, c->events, on_io, c);
         if (r >= 0)
-                r = sd_event_add_time(s->event, &c->timer, CLOCK_MONOTONIC, USEC_INFINITY, 100 * USEC_PER_MSEC, on_timer, c);
+                r = sd_event_add_time(s->event, &c->timer, CLOCK_MONOTONIC, USEC_INFINITY, 100 * USEC_PER_MSEC,
+                                      on_timer, c);
         if (r >= 0)
                 r = sd_event_add_defer(s->event, &c->kick, on_kick, c);
         if (r >= 0)
@@ -482,7 +489,8 @@ HttpConnection *connection_free(HttpConnection *c) {
         sd_event_source_disable_unref(c->timer);
         sd_event_source_disable_unref(c->kick);
         if (c->fd >= 0 && c->reset)
-                (void) setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &(struct linger) { .l_onoff = 1 }, sizeof(struct linger));
+                (void) setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &(struct linger) { .l_onoff = 1 },
+                                  sizeof(struct linger));
         safe_close(c->fd);
         http_parser_free(c->parser);
         http_buffer_done(&c->in);

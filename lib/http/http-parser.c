@@ -52,8 +52,8 @@ const char *http_head_get(const HttpHead *h, const char *name) {
         return NULL;
 }
 
-/* Callbacks of llhttp. The head arrives in one piece, so that each span of it comes in one call; a second call for the same
- * thing would mean that llhttp sees a fold that the scanner did not, and is refused. */
+/* Callbacks of llhttp. The head arrives in one piece, so that each span of it comes in one call; a second call for
+ * the same thing would mean that llhttp sees a fold that the scanner did not, and is refused. */
 
 static int on_url(llhttp_t *l, const char *at, size_t length) {
         HttpParser *p = l->data;
@@ -192,7 +192,8 @@ bool http_parser_complete(const HttpParser *p) {
         return p->message_complete;
 }
 
-/* Looks at one byte of the head at offset POS of it. 1: that was the last one. Negative: the status to refuse with, negated. */
+/* Looks at one byte of the head at offset POS of it. 1: that was the last one. Negative: the status to refuse
+ * with, negated. */
 static int scan_byte(HttpParser *p, unsigned char c, size_t pos) {
         if (pos >= p->limits.head_max)
                 return -431;
@@ -390,7 +391,8 @@ static int head_finish(HttpParser *p) {
                 h->expect_continue = false;
         h->keep_alive = h->minor == 1;
         for (size_t i = 0; i < h->n_fields; i++)
-                if (strcasecmp(h->fields[i].name, "connection") == 0 && http_value_has_token(h->fields[i].value, "close"))
+                if (strcasecmp(h->fields[i].name, "connection") == 0 &&
+                    http_value_has_token(h->fields[i].value, "close"))
                         h->keep_alive = false;
 
         /* Both readers must agree on whether a body follows. */

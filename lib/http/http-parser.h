@@ -2,12 +2,13 @@
 #pragma once
 
 /*
- * Turns bytes into one request: first its head, then its body. Pure: no socket, no event loop, so that it can be fuzzed.
+ * Turns bytes into one request: first its head, then its body. Pure: no socket, no event loop, so that it can be
+ * fuzzed.
  *
- * The head is read twice, by two readers that must agree: a scanner of our own, which lets through nothing but lines that end
- * with CRLF and finds the head's end, and llhttp with all lenient flags off. What the scanner took to be the head is given to
- * llhttp as a whole; one that llhttp finds longer or shorter is refused. Bodies are decoded by llhttp alone. Trailers and chunk
- * extensions are counted and dropped.
+ * The head is read twice, by two readers that must agree: a scanner of our own, which lets through nothing but lines
+ * that end with CRLF and finds the head's end, and llhttp with all lenient flags off. What the scanner took to be the
+ * head is given to llhttp as a whole; one that llhttp finds longer or shorter is refused. Bodies are decoded by
+ * llhttp alone. Trailers and chunk extensions are counted and dropped.
  *
  * All memory is bounded by HttpLimits. After an error or a complete message only reset and free are allowed.
  */
@@ -53,15 +54,16 @@ DEFINE_CLEANUP(HttpParser *, http_parser_free);
 void http_parser_reset(HttpParser *p);
 
 /*
- * Takes bytes of the head: 0 more is needed (all was consumed), 1 the head is complete, -EBADMSG it is to be refused with
- * *ret_status, -EPROTO somebody speaks HTTP/2 to us. Only as much is consumed as belongs to the head.
+ * Takes bytes of the head: 0 more is needed (all was consumed), 1 the head is complete, -EBADMSG it is to be refused
+ * with *ret_status, -EPROTO somebody speaks HTTP/2 to us. Only as much is consumed as belongs to the head.
  */
 int http_parser_feed_head(HttpParser *p, const void *data, size_t size, size_t *ret_consumed, unsigned *ret_status);
 /* True where bytes of a head were seen that is not complete yet. */
 bool http_parser_in_head(const HttpParser *p);
 const HttpHead *http_parser_head(const HttpParser *p);
 
-/* Takes bytes of the body and appends what they decode to: 0 more is needed, 1 the body is complete, -EBADMSG malformed. Also 1,
- * with nothing consumed, where there is no body. Decoded bytes are never more than bytes consumed. */
+/* Takes bytes of the body and appends what they decode to: 0 more is needed, 1 the body is complete, -EBADMSG
+ * malformed. Also 1, with nothing consumed, where there is no body. Decoded bytes are never more than bytes
+ * consumed. */
 int http_parser_feed_body(HttpParser *p, const void *data, size_t size, size_t *ret_consumed, HttpBuffer *out);
 bool http_parser_complete(const HttpParser *p);

@@ -26,7 +26,8 @@ static size_t unescape_once(unsigned char *s, size_t len) {
         for (size_t i = 0; i < len; o++) {
                 int h, l;
 
-                if (s[i] == '%' && len - i >= 3 && (h = unhex((char) s[i + 1])) >= 0 && (l = unhex((char) s[i + 2])) >= 0) {
+                if (s[i] == '%' && len - i >= 3 && (h = unhex((char) s[i + 1])) >= 0 &&
+                    (l = unhex((char) s[i + 2])) >= 0) {
                         s[o] = (unsigned char) (h << 4 | l);
                         i += 3;
                 } else
@@ -109,7 +110,8 @@ int http_path_canonicalize(const char *path, size_t len, char **ret) {
                         bool escape = false;
 
                         if (c == '%') {
-                                int h = i + 1 < end ? unhex(path[i + 1]) : -1, l = i + 2 < end ? unhex(path[i + 2]) : -1;
+                                int h = i + 1 < end ? unhex(path[i + 1]) : -1;
+                                int l = i + 2 < end ? unhex(path[i + 2]) : -1;
 
                                 if (h < 0 || l < 0)
                                         return -EINVAL;

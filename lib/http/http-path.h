@@ -12,10 +12,10 @@
 
 /*
  * PATH (LEN bytes, no query) must start with '/'. In the result unreserved characters are bare, all other escapes
- * upper-case, characters that some clients leave bare against the rules ("[]|^") are escaped. -EINVAL for: dot segments in any
- * spelling (also with ";…", also escaped twice), "//", '\', escaped '/', '\', '%' before something that would be such, control
- * characters, escapes that are none, overlong UTF-8. -ENAMETOOLONG beyond HTTP_PATH_MAX. Applied to its own result it
- * changes nothing.
+ * upper-case, characters that some clients leave bare against the rules ("[]|^") are escaped. -EINVAL for: dot
+ * segments in any spelling (also with ";…", also escaped twice), "//", '\', escaped '/', '\', '%' before something
+ * that would be such, control characters, escapes that are none, overlong UTF-8. -ENAMETOOLONG beyond HTTP_PATH_MAX.
+ * Applied to its own result it changes nothing.
  */
 int http_path_canonicalize(const char *path, size_t len, char **ret);
 

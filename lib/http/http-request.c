@@ -109,7 +109,8 @@ static void collect_readable(HttpRequest *req, void *userdata) {
                         done(req, http_buffer_data(&req->collected), req->collected.size, req->collect_userdata);
                 else {
                         if (n == -EFBIG)
-                                http_problem(req, 413, "body-too-large", "The request's body is larger than allowed.", NULL, 0);
+                                http_problem(req, 413, "body-too-large", "The request's body is larger than allowed.",
+                                             NULL, 0);
                         else
                                 http_request_abort(req);
                         done(req, NULL, 0, req->collect_userdata);
@@ -143,7 +144,8 @@ int http_request_collect(HttpRequest *req, size_t max, http_collect_done_t done,
 }
 
 static bool field_is_ours(const char *name) {
-        static const char *const ours[] = { "connection", "content-length", "transfer-encoding", "keep-alive", "trailer", "te",
+        static const char *const ours[] = { "connection", "content-length", "transfer-encoding", "keep-alive",
+                                            "trailer", "te",
                                             "proxy-connection" };
 
         for (size_t i = 0; i < ELEMENTSOF(ours); i++)

@@ -2,12 +2,13 @@
 #pragma once
 
 /*
- * One request and its answer, as a handler sees them. The object belongs to its connection and lives until its done callback
- * returned, which is called exactly once, from the event loop, after the last byte of the answer was handed to the kernel or
- * after the exchange failed. Until then all functions here may be called, also after the client has gone (they do nothing then).
+ * One request and its answer, as a handler sees them. The object belongs to its connection and lives until its done
+ * callback returned, which is called exactly once, from the event loop, after the last byte of the answer was handed
+ * to the kernel or after the exchange failed. Until then all functions here may be called, also after the client has
+ * gone (they do nothing then).
  *
- * The body is not read before http_request_accept_body(): that is also when "100 Continue" is sent. An answer that is started
- * without reading the whole body ends the connection, as the rest cannot be told from the next request.
+ * The body is not read before http_request_accept_body(): that is also when "100 Continue" is sent. An answer that is
+ * started without reading the whole body ends the connection, as the rest cannot be told from the next request.
  */
 
 #include "http/http-parser.h"
@@ -26,7 +27,8 @@ typedef enum HttpOutcome {
 
 typedef struct HttpRequestOps {
         void (*readable)(HttpRequest *req, void *userdata); /* bytes of the body, or its end, can be read */
-        void (*writable)(HttpRequest *req, void *userdata); /* the output fell low after http_response_writable() said no */
+        /* the output fell low after http_response_writable() said no */
+        void (*writable)(HttpRequest *req, void *userdata);
         void (*done)(HttpRequest *req, HttpOutcome outcome, void *userdata); /* the last call */
 } HttpRequestOps;
 
@@ -35,25 +37,29 @@ HttpListener *http_request_listener(const HttpRequest *req);
 /* OPS is static or lives as long as the request. Each member may be NULL. */
 void http_request_set_ops(HttpRequest *req, const HttpRequestOps *ops, void *userdata);
 
-/* Begins to read the body, of at most MAX bytes: beyond, http_request_read() fails. Calling it again is fine and only changes MAX. */
+/* Begins to read the body, of at most MAX bytes: beyond, http_request_read() fails. Calling it again is fine and
+ * only changes MAX. */
 void http_request_accept_body(HttpRequest *req, uint64_t max);
-/* >0 bytes, 0 the body has ended, -EAGAIN nothing there yet, -EFBIG longer than allowed, -ECONNRESET the request failed. */
+/* >0 bytes, 0 the body has ended, -EAGAIN nothing there yet, -EFBIG longer than allowed, -ECONNRESET the request
+ * failed. */
 ssize_t http_request_read(HttpRequest *req, void *buf, size_t size);
 /* The body has been received as a whole (though perhaps not read yet). */
 bool http_request_body_received(const HttpRequest *req);
 
 /*
- * Reads the whole body, at most MAX bytes, into memory and calls DONE with it. What is too long is answered with 413; what fails is
- * told by a call with data == NULL. Replaces the request's ops until then; set them again in DONE for what comes after.
+ * Reads the whole body, at most MAX bytes, into memory and calls DONE with it. What is too long is answered with 413;
+ * what fails is told by a call with data == NULL. Replaces the request's ops until then; set them again in DONE for
+ * what comes after.
  */
 typedef void (*http_collect_done_t)(HttpRequest *req, const char *data, size_t size, void *userdata);
 int http_request_collect(HttpRequest *req, size_t max, http_collect_done_t done, void *userdata);
 
-/* Starts the answer. LENGTH: of the body, or HTTP_LENGTH_UNKNOWN (chunked). Framing and Connection are ours: fields that speak of
- * them, or that are no valid header, are -EINVAL and nothing was sent. -EALREADY where an answer was started before. */
+/* Starts the answer. LENGTH: of the body, or HTTP_LENGTH_UNKNOWN (chunked). Framing and Connection are ours:
+ * fields that speak of them, or that are no valid header, are -EINVAL and nothing was sent. -EALREADY where an
+ * answer was started before. */
 int http_response_start(HttpRequest *req, unsigned status, const HttpField *fields, size_t n_fields, uint64_t length);
-/* Takes all of DATA or fails: -ENOBUFS where it would exceed HTTP_OUTPUT_MAX, -EMSGSIZE where it is more than announced,
- * -ECONNRESET where the client has gone. */
+/* Takes all of DATA or fails: -ENOBUFS where it would exceed HTTP_OUTPUT_MAX, -EMSGSIZE where it is more than
+ * announced, -ECONNRESET where the client has gone. */
 int http_response_write(HttpRequest *req, const void *data, size_t size);
 /* False where enough is queued: stop writing and wait for the call of writable. */
 bool http_response_writable(HttpRequest *req);

@@ -110,14 +110,15 @@ static int on_retry(sd_event_source *source, uint64_t usec, void *userdata) {
         return 0;
 }
 
-/* Out of descriptors, memory or connections: to try again at once would be no use, so look the other way for a moment. The backlog is
- * the queue meanwhile. */
+/* Out of descriptors, memory or connections: to try again at once would be no use, so look the other way for a
+ * moment. The backlog is the queue meanwhile. */
 static void listener_back_off(HttpListener *l) {
         HttpServer *s = l->server;
         int r;
 
         if (!s->retry)
-                r = sd_event_add_time_relative(s->event, &s->retry, CLOCK_MONOTONIC, 250 * USEC_PER_MSEC, 0, on_retry, s);
+                r = sd_event_add_time_relative(s->event, &s->retry, CLOCK_MONOTONIC, 250 * USEC_PER_MSEC, 0, on_retry,
+                                               s);
         else {
                 r = sd_event_source_set_time_relative(s->retry, 250 * USEC_PER_MSEC);
                 if (r >= 0)

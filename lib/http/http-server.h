@@ -2,12 +2,14 @@
 #pragma once
 
 /*
- * A small HTTP/1.1 server in sd-event, for clients that are hostile. It is strict (see http-parser.h), handles one request at a
- * time on each connection, and holds bounded memory for each whatever the client does: one head, HTTP_BODY_WINDOW of a body that
- * nobody has read yet, HTTP_OUTPUT_MAX of an answer that the client has not taken yet.
+ * A small HTTP/1.1 server in sd-event, for clients that are hostile. It is strict (see http-parser.h), handles one
+ * request at a time on each connection, and holds bounded memory for each whatever the client does: one head,
+ * HTTP_BODY_WINDOW of a body that nobody has read yet, HTTP_OUTPUT_MAX of an answer that the client has not taken
+ * yet.
  *
- * What it answers by itself: all that is malformed (400, 408, 414, 417, 431, 501, 505), Upgrade: websocket (426). A connection that opens
- * with HTTP/2's preface is closed without a word. Everything else goes to the handler of the listener that it came through.
+ * What it answers by itself: all that is malformed (400, 408, 414, 417, 431, 501, 505), Upgrade: websocket (426). A
+ * connection that opens with HTTP/2's preface is closed without a word. Everything else goes to the handler of the
+ * listener that it came through.
  *
  * Handlers are called from the event loop. They must not free the server or a listener from within a call that the
  * server made to them (do it from a source of their own); all functions of http-request.h may be called at any time.
@@ -64,8 +66,8 @@ typedef struct HttpListenerStatistics {
 
 const HttpListenerStatistics *http_listener_statistics(const HttpListener *l);
 
-/* Accepts nothing more, closes idle connections, lets requests in flight end, then calls DONE (from the loop). Listeners stay
- * open: clients wait in their backlogs. */
+/* Accepts nothing more, closes idle connections, lets requests in flight end, then calls DONE (from the loop).
+ * Listeners stay open: clients wait in their backlogs. */
 int http_server_drain(HttpServer *s, void (*done)(void *userdata), void *userdata);
 unsigned http_server_connections(const HttpServer *s);
 

@@ -17,7 +17,8 @@ int problem_format(unsigned status, const char *code, const char *detail, char *
                                SD_JSON_BUILD_PAIR("type", SD_JSON_BUILD_STRING(type)),
                                SD_JSON_BUILD_PAIR("title", SD_JSON_BUILD_STRING(http_status_reason(status))),
                                SD_JSON_BUILD_PAIR("status", SD_JSON_BUILD_UNSIGNED(status)),
-                               SD_JSON_BUILD_PAIR_CONDITION(!!detail, "detail", SD_JSON_BUILD_STRING(strempty(detail))));
+                               SD_JSON_BUILD_PAIR_CONDITION(!!detail, "detail",
+                                                            SD_JSON_BUILD_STRING(strempty(detail))));
         if (r < 0)
                 return r;
         return sd_json_variant_format(v, 0, ret);

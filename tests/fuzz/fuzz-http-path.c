@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #undef NDEBUG
 
-/* A path that comes through is stable, starts with '/', and holds no dot segment, double slash or byte outside of a URL's path. */
+/* A path that comes through is stable, starts with '/', and holds no dot segment, double slash or byte outside of
+ * a URL's path. */
 
 #include "http/http-path.h"
 

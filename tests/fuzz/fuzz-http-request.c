@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #undef NDEBUG
 
-/* Bytes as they would come from a client. Whatever they are: given as a whole and in pieces they mean the same, decoded bytes are
- * never more than what came in, and names and values that come out could be sent on as they are. */
+/* Bytes as they would come from a client. Whatever they are: given as a whole and in pieces they mean the same,
+ * decoded bytes are never more than what came in, and names and values that come out could be sent on as they are. */
 
 #include "http/http-parser.h"
 

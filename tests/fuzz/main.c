@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* Replays inputs through a fuzz target without a fuzzer: each argument is a file, or a directory of files. Each input that was ever
- * found to do harm is kept in the corpus, so that this is a regression test. A directory that is not there is an empty one. */
+/* Replays inputs through a fuzz target without a fuzzer: each argument is a file, or a directory of files. Each
+ * input that was ever found to do harm is kept in the corpus, so that this is a regression test. A directory that
+ * is not there is an empty one. */
 
 #include <dirent.h>
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #undef NDEBUG
 
-/* Proves, against our own server in the same loop, that transfers run in sd-event, that the guard is asked, that no redirect is
- * followed, no proxy of the environment used and no path rewritten, that pausing bounds memory, and that the fetch holds its limits. */
+/* Proves, against our own server in the same loop, that transfers run in sd-event, that the guard is asked, that
+ * no redirect is followed, no proxy of the environment used and no path rewritten, that pausing bounds memory, and
+ * that the fetch holds its limits. */
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -134,7 +135,8 @@ static void fetch(CurlGlue *g, const char *path, uint64_t timeout) {
         assert(http_fetch_form_append(&form, "grant_type", "client_credentials") == 0);
         assert(http_fetch_form_append(&form, "scope", "a b&c=d+\xc3\xa9") == 0);
         snprintf(url, sizeof(url), "http://127.0.0.1:%u%s", port, path);
-        assert(http_fetch_start(g, &(HttpFetchRequest) { .url = url, .form = form, .authorization = "Basic eA==", .timeout_usec = timeout },
+        assert(http_fetch_start(g, &(HttpFetchRequest) { .url = url, .form = form, .authorization = "Basic eA==",
+                                                         .timeout_usec = timeout },
                                 on_fetched, &f, &f) == 0);
         n_running++;
         run();

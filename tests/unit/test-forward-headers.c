@@ -6,7 +6,8 @@
 #include "forward-headers.h"
 
 static const char definition[] =
-        "{\"name\":\"demo\",\"base_url\":\"https://api.example.com/v2\",\"allow\":[{\"methods\":[\"GET\"],\"paths\":[\"/*\"]}],"
+        "{\"name\":\"demo\",\"base_url\":\"https://api.example.com/v2\","
+        "\"allow\":[{\"methods\":[\"GET\"],\"paths\":[\"/*\"]}],"
         "\"auth\":{\"kind\":\"bearer\"}}";
 
 static void leads(const Service *s, const char *location, const char *want) {
@@ -20,15 +21,20 @@ static void leads(const Service *s, const char *location, const char *want) {
 
 int main(void) {
         static const char *const never[] = {
-                "Host", "Connection", "Content-Length", "Transfer-Encoding", "TE", "Trailer", "Upgrade", "Expect", "Keep-Alive",
-                "Proxy-Connection", "Proxy-Authorization", "HTTP2-Settings", "Authorization", "AUTHORIZATION", "X-Api-Key", "x-goog-api-key",
-                "Api-Key", "X-Amz-Security-Token", "Cookie", "Forwarded", "X-Forwarded-For", "X-Forwarded-Anything", "X-Real-IP", "X-Original-URL",
+                "Host", "Connection", "Content-Length", "Transfer-Encoding", "TE", "Trailer", "Upgrade", "Expect",
+                "Keep-Alive",
+                "Proxy-Connection", "Proxy-Authorization", "HTTP2-Settings", "Authorization", "AUTHORIZATION",
+                "X-Api-Key", "x-goog-api-key",
+                "Api-Key", "X-Amz-Security-Token", "Cookie", "Forwarded", "X-Forwarded-For", "X-Forwarded-Anything",
+                "X-Real-IP", "X-Original-URL",
                 "X-Rewrite-URL", "X-HTTP-Method-Override", "X-Envoy-Original-Path", "Private-Token", "Via",
                 /* and what a server behind CGI would read as such */
                 "X_Api_Key", "X-Api_Key", "Content_Length", "Transfer_Encoding", "X_Forwarded_For", "Any_Name",
         };
-        static const char *const pass[] = { "Accept", "Content-Type", "User-Agent", "anthropic-version", "anthropic-beta", "X-Initiator", "OpenAI-Organization",
-                                            "X-Request-Id", "Idempotency-Key", "If-None-Match", "Range", "Git-Protocol", "Content-Encoding",
+        static const char *const pass[] = { "Accept", "Content-Type", "User-Agent", "anthropic-version",
+                                            "anthropic-beta", "X-Initiator", "OpenAI-Organization",
+                                            "X-Request-Id", "Idempotency-Key", "If-None-Match", "Range",
+                                            "Git-Protocol", "Content-Encoding",
                                             "X-Forward", "Origin" };
 
         for (size_t i = 0; i < ELEMENTSOF(never); i++) {

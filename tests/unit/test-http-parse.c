@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #undef NDEBUG
 
-/* Proves what the request parser takes and what it refuses: each input is given as a whole and byte by byte, and both must come
- * to the same end. */
+/* Proves what the request parser takes and what it refuses: each input is given as a whole and byte by byte, and
+ * both must come to the same end. */
 
 #include "basic/string-util.h"
 #include "http/http-parser.h"
@@ -45,7 +45,8 @@ static HttpParser *parse(const char *in, size_t size, Result *ret) {
         feed(p, in, size, SIZE_MAX, ret);
         feed(q, in, size, 1, &other);
         if (ret->head != other.head || ret->status != other.status || ret->body != other.body)
-                fprintf(stderr, "%.60s: %d/%d %u/%u %d/%d\n", in, ret->head, other.head, ret->status, other.status, ret->body,
+                fprintf(stderr, "%.60s: %d/%d %u/%u %d/%d\n", in, ret->head, other.head, ret->status, other.status,
+                        ret->body,
                         other.body);
         assert(ret->head == other.head);
         assert(ret->status == other.status);
@@ -278,9 +279,11 @@ static void test_semantics(void) {
         Result r;
         HttpParser *p;
         static const char ws[] = GET "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\r\n";
-        static const char h2c[] = GET "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: A\r\n\r\nGET";
+        static const char h2c[] = GET "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: "
+                                      "A\r\n\r\nGET";
         static const char expect[] = POST "Expect: 100-Continue\r\nContent-Length: 5\r\n\r\n";
-        static const char query[] = "GET /a%2Fb?c=%zz&d=1?2 HTTP/1.1\r\nHost: a\r\nX-One:  two words \r\nConnection: x, Close\r\n\r\n";
+        static const char query[] = "GET /a%2Fb?c=%zz&d=1?2 HTTP/1.1\r\nHost: a\r\nX-One:  two words "
+                                    "\r\nConnection: x, Close\r\n\r\n";
         static const char pri[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
         p = parse(ws, sizeof(ws) - 1, &r);
@@ -311,8 +314,10 @@ static void test_semantics(void) {
         static const char empty[] = GET "X:\r\nY: \r\nZ:\t\r\nW: v\r\n\r\n";
         p = parse(empty, sizeof(empty) - 1, &r);
         assert(r.head == 1 && http_parser_head(p)->n_fields == 5);
-        assert(streq(http_head_get(http_parser_head(p), "x"), "") && streq(http_head_get(http_parser_head(p), "y"), "") &&
-               streq(http_head_get(http_parser_head(p), "z"), "") && streq(http_head_get(http_parser_head(p), "w"), "v"));
+        assert(streq(http_head_get(http_parser_head(p), "x"), "") && streq(http_head_get(http_parser_head(p), "y"),
+                                                                           "") &&
+               streq(http_head_get(http_parser_head(p), "z"), "") && streq(http_head_get(http_parser_head(p), "w"),
+                                                                           "v"));
         http_parser_free(p);
 
         refused(POST "Expect: x\r\nContent-Length: 5\r\n\r\nhello", 417);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #undef NDEBUG
 
-/* Proves the server's behaviour on a connection, byte by byte, over a socket pair and over loopback: one request at a time,
- * 100-continue, early answers, deadlines, bounded memory in both directions, drain, cut on close. */
+/* Proves the server's behaviour on a connection, byte by byte, over a socket pair and over loopback: one request
+ * at a time, 100-continue, early answers, deadlines, bounded memory in both directions, drain, cut on close. */
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -123,8 +123,10 @@ static void handler(HttpRequest *req, void *userdata) {
                 assert(http_response_send(req, 204, NULL, 0, NULL, 0) == 0);
         else if (streq(path, "/fields")) {
                 static const HttpField bad[][1] = {
-                        { { "X", "a\r\nY: b" } }, { { "X\r\nY", "a" } }, { { "X ", "a" } }, { { "", "a" } }, { { "X", "a\n" } },
-                        { { "Content-Length", "3" } }, { { "transfer-encoding", "chunked" } }, { { "Connection", "close" } },
+                        { { "X", "a\r\nY: b" } }, { { "X\r\nY", "a" } }, { { "X ", "a" } }, { { "", "a" } },
+                        { { "X", "a\n" } },
+                        { { "Content-Length", "3" } }, { { "transfer-encoding", "chunked" } },
+                        { { "Connection", "close" } },
                 };
                 for (size_t i = 0; i < ELEMENTSOF(bad); i++)
                         assert(http_response_start(req, 200, bad[i], 1, 0) == -EINVAL);
@@ -244,7 +246,8 @@ static void test_plain(Test *t) {
         /* The connection is kept. Also the forms of an answer. */
         send_text(t, "GET /chunks HTTP/1.1\r\nHost: x\r\n\r\n");
         s = receive(t, &eof);
-        assert(streq(s, "HTTP/1.1 200 OK\r\nX-Kind: chunks\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n10\r\n0123456789abcdef\r\n0\r\n\r\n"));
+        assert(streq(s, "HTTP/1.1 200 OK\r\nX-Kind: chunks\r\nTransfer-Encoding: "
+                        "chunked\r\n\r\n5\r\nhello\r\n10\r\n0123456789abcdef\r\n0\r\n\r\n"));
         send_text(t, "HEAD /chunks HTTP/1.1\r\nHost: x\r\n\r\n");
         assert(streq(receive(t, &eof), "HTTP/1.1 200 OK\r\nX-Kind: chunks\r\nTransfer-Encoding: chunked\r\n\r\n"));
         send_text(t, "GET /empty HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -285,7 +288,8 @@ static void test_serial(Test *t) {
 
         t->paths[0] = 0;
         t->n_requests = 0;
-        send_text(t, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\nGET /b HTTP/1.1\r\nHost: x\r\n\r\nGET /c HTTP/1.1\r\nHost: x\r\nAuthorization: other\r\n\r\n");
+        send_text(t, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\nGET /b HTTP/1.1\r\nHost: x\r\n\r\nGET /c "
+                     "HTTP/1.1\r\nHost: x\r\nAuthorization: other\r\n\r\n");
         assert(t->n_requests == 1 && t->held);
         assert(*receive(t, NULL) == 0);
 
@@ -298,15 +302,18 @@ static void test_serial(Test *t) {
         assert(a && b && c && a < b && b < c);
 
         /* What follows a body is not part of it. */
-        send_text(t, "POST /collect HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhelloGET /d HTTP/1.1\r\nHost: x\r\n\r\n");
+        send_text(t, "POST /collect HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhelloGET /d HTTP/1.1\r\nHost: "
+                     "x\r\n\r\n");
         s = receive(t, &eof);
         assert(strstr(s, "\r\n\r\nhelloHTTP/1.1 200 OK\r\n") && endswith(s, "/d"));
 
         /* Nor is what follows a body that is refused ever looked at. */
         t->n_requests = 0;
-        send_text(t, "POST /early HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\nGET /d HTTP/1.1\r\nHost: x\r\n\r\n");
+        send_text(t, "POST /early HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\nGET /d HTTP/1.1\r\nHost: "
+                     "x\r\n\r\n");
         s = receive(t, &eof);
-        assert(startswith(s, "HTTP/1.1 403 Forbidden\r\n") && strstr(s, "Connection: close\r\n") && eof && t->n_requests == 1);
+        assert(startswith(s, "HTTP/1.1 403 Forbidden\r\n") && strstr(s, "Connection: close\r\n") && eof &&
+               t->n_requests == 1);
         again(t);
 
         /* The client goes while the handler thinks. */
@@ -385,7 +392,8 @@ static void test_refusals(Test *t) {
         assert(startswith(s, "HTTP/1.1 426 Upgrade Required\r\n"));
         again(t);
 
-        send_text(t, "GET /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n\r\n");
+        send_text(t, "GET /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: "
+                     "h2c\r\nHTTP2-Settings: AA\r\n\r\n");
         assert(startswith(receive(t, &eof), "HTTP/1.1 200 OK\r\n") && !eof);
 
         send_text(t, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
@@ -395,7 +403,8 @@ static void test_refusals(Test *t) {
 
         t->n_requests = 0;
         static const char *const bad[] = {
-                "POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /evil HTTP/1.1\r\nHost: x\r\n\r\n",
+                "POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET "
+                "/evil HTTP/1.1\r\nHost: x\r\n\r\n",
                 "POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello",
                 "GET /a HTTP/1.1\r\nHost: x\r\nX: a\r\n b\r\n\r\n",
                 "GET /a HTTP/1.1\nHost: x\n\n",

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #undef NDEBUG
 
-/* Proves that a secret does not come through in any spelling that is looked for, wherever a stream is cut into pieces, that lengths stay
- * as they were, and that what is no start of a secret is not held back. */
+/* Proves that a secret does not come through in any spelling that is looked for, wherever a stream is cut into
+ * pieces, that lengths stay as they were, and that what is no start of a secret is not held back. */
 
 #include "basic/string-util.h"
 #include "redactor.h"
@@ -59,7 +59,8 @@ int main(void) {
 
         /* In the middle of something that is base64-encoded as a whole, at each offset. */
         for (size_t offset = 0; offset < 6; offset++) {
-                _cleanup_free_ char *inner = strprintf("%.*s%s%s", (int) offset, "user: ", secret, "trailing"), *b64 = NULL, *text = NULL;
+                _cleanup_free_ char *inner = strprintf("%.*s%s%s", (int) offset, "user: ", secret, "trailing"),
+                        *b64 = NULL, *text = NULL;
 
                 b64 = base64_encode(inner, strlen(inner));
                 text = strprintf("head \"%s\" tail", b64);
