@@ -84,7 +84,8 @@ static void on_client_done(HttpRequest *req, HttpOutcome outcome, void *userdata
                 }
         if (c->redactor && redactor_hits(c->redactor) > 0)
                 log_warning("Run %s: %s echoed its credential %u times in an answer to %s %s; it was taken out. "
-                            "Consider to change the credential, and to narrow the paths that are allowed.", c->live->run, c->service->name,
+                            "Consider to change the credential, and to narrow the paths that are allowed.", c->live->run,
+                            c->service->name,
                             redactor_hits(c->redactor), c->method, c->path);
         call_report(c, text);
         call_free(c);
