@@ -204,6 +204,17 @@ static int make_overlay(const RootSpec *spec, int userns, int *fds, size_t n, in
         return 0;
 }
 
+/* The root directory is the upper's, which is as old as the run: it gets the layer's time, as all else has. */
+static int take_root_times(int overlay, const char *layer, char message[STEP_MESSAGE_MAX]) {
+        struct stat st;
+
+        if (stat(layer, &st) < 0)
+                return step_fail(message, -errno, "Cannot read the layer %s", layer);
+        if (utimensat(overlay, "", (struct timespec[]) { st.st_mtim, st.st_mtim }, AT_EMPTY_PATH) < 0)
+                return step_fail(message, -errno, "Cannot set the time of the root");
+        return 0;
+}
+
 static int compose_overlay(const RootSpec *spec, char message[STEP_MESSAGE_MAX]) {
         _cleanup_close_ int userns = -EBADF, overlay = -EBADF;
         int fds[ROOT_LAYERS_MAX], r;
@@ -223,6 +234,9 @@ static int compose_overlay(const RootSpec *spec, char message[STEP_MESSAGE_MAX])
         if (r < 0)
                 return r;
         r = make_mount_points(overlay, spec->uid, message);
+        if (r < 0)
+                return r;
+        r = take_root_times(overlay, spec->layers[n - 1], message);
         if (r < 0)
                 return r;
         r = mount_attach(overlay, spec->root);
