@@ -65,6 +65,15 @@ quietly() {
                 fail "This failed: $*"
         }
 }
+# shown COMMAND…: its output is part of the story.
+shown() {
+        local output
+        output=$("$@" 2>&1) || {
+                tail -n 10 <<<"$output" | quote >&2
+                fail "This failed: $*"
+        }
+        quote <<<"$output"
+}
 trap 'fail "demo.sh, line $LINENO: $BASH_COMMAND"' ERR
 
 cleanup() {
@@ -212,9 +221,9 @@ agentctl --json=short run --keep --wait "$AGENT" --input-file "$HERE/analyst.py"
 }
 install_run=$(agentctl --json=short runs --agent $AGENT --lines 1 | grep -oE '\b[0-9a-f]{32}\b' | head -n 1)
 say "agentctl env freeze $AGENT --from-run $install_run; agentctl agent update agent.json"
-agentctl --quiet env freeze $AGENT --from-run "$install_run" --note "analyst.py" | quote
+shown agentctl --quiet env freeze $AGENT --from-run "$install_run" --note "analyst.py"
 quietly agentctl --quiet agent update "$HERE/agent.json"
-agentctl --no-pager env log $AGENT | quote
+shown agentctl --no-pager env log $AGENT
 
 step "Twice: busctl call org.agentd1 /org/agentd1 org.agentd1.Manager ExecuteAgent 'ssa{sv}' $AGENT …"
 say "${DIM}$QUESTION${OFF}"
