@@ -97,10 +97,26 @@ void run_judge(const StoreRun *row, bool exec_kind, const char *posted, const Un
                         end_set(end, RUN_RESULT_FAILED, "The runner ended without a result.");
                 return;
         }
-        if (u->code == CLD_KILLED || u->code == CLD_DUMPED) {
+        /* agent-init ends with 128 + n where signal n killed the command; where it was killed itself, PID 1 says so. */
+        if (u->code == CLD_EXITED && u->status > 128 && u->status <= 128 + 64)
+                end->exit_signal = u->status - 128;
+        else if (u->code == CLD_KILLED || u->code == CLD_DUMPED)
                 end->exit_signal = u->status;
-                end_set(end, RUN_RESULT_SIGNAL, "%s was killed by signal %d (%s).", program, u->status,
-                        strsignal(u->status));
+        if (end->exit_signal > 0) {
+                end_set(end, RUN_RESULT_SIGNAL, "%s was killed by signal %d (%s).", program, end->exit_signal,
+                        strsignal(end->exit_signal));
+                return;
+        }
+        if (u->code == CLD_EXITED && !exec_kind && (u->status == 126 || u->status == 127)) {
+                end_set(end, RUN_RESULT_SANDBOX_FAILED,
+                        "The runner could not be executed: the environment has no node that works.");
+                return;
+        }
+        if (u->code == CLD_EXITED && exec_kind && (u->status == 126 || u->status == 127)) {
+                end->exit_code = u->status;
+                end_set(end, RUN_RESULT_EXIT_CODE,
+                        "The command exited with status %d, as when it cannot be executed: is it in the environment?",
+                        u->status);
                 return;
         }
         if (u->code == CLD_EXITED) {

@@ -15,6 +15,7 @@
 #include "sandbox/proc-files.h"
 
 #define RUNNER_INSIDE "/opt/agentd/runner"
+#define INIT_INSIDE "/run/agent-init" /* /run is the unit's own tmpfs, so the image needs no place for it */
 #define AGENT_HOME "/home/agent"
 
 #define TRY(x)                                                                                                         \
@@ -45,15 +46,21 @@ static int append_strv(sd_bus_message *m, const char *name, char *const *l) {
         return sd_bus_message_close_container(m);
 }
 
-/* ExecStartEx with no-env-expand: "$X" in an argument is the agent's, not for PID 1 to replace. */
-static int append_exec(sd_bus_message *m, char *const *argv) {
+/* ExecStartEx with no-env-expand: "$X" in an argument is the agent's, not for PID 1 to replace. agent-init goes before the
+ * command, because the first process of a PID namespace gets no signals that it does not handle, and all orphans. */
+static int append_exec(sd_bus_message *m, char *const *command) {
+        _cleanup_strv_free_ char **argv = NULL;
+
+        TRY(strv_extend(&argv, INIT_INSIDE));
+        for (char *const *a = command; *a; a++)
+                TRY(strv_extend(&argv, *a));
         TRY(sd_bus_message_open_container(m, 'r', "sv"));
         TRY(sd_bus_message_append(m, "s", "ExecStartEx"));
         TRY(sd_bus_message_open_container(m, 'v', "a(sasas)"));
         TRY(sd_bus_message_open_container(m, 'a', "(sasas)"));
         TRY(sd_bus_message_open_container(m, 'r', "sasas"));
         TRY(sd_bus_message_append(m, "s", argv[0]));
-        TRY(sd_bus_message_append_strv(m, (char **) argv));
+        TRY(sd_bus_message_append_strv(m, argv));
         TRY(sd_bus_message_append(m, "as", 1, "no-env-expand"));
         TRY(sd_bus_message_close_container(m));
         TRY(sd_bus_message_close_container(m));
@@ -118,6 +125,7 @@ static int append_binds(sd_bus_message *m, const Run *run) {
         TRY(sd_bus_message_append(m, "s", "BindReadOnlyPaths"));
         TRY(sd_bus_message_open_container(m, 'v', "a(ssbt)"));
         TRY(sd_bus_message_open_container(m, 'a', "(ssbt)"));
+        TRY(sd_bus_message_append(m, "(ssbt)", LIBEXECDIR "/agent-init", INIT_INSIDE, 0, UINT64_C(0)));
         if (run->definition->kind != AGENT_EXEC)
                 TRY(sd_bus_message_append(m, "(ssbt)", run->manager->runner->directory, RUNNER_INSIDE, 0, UINT64_C(0)));
         for (const ProcFile *f = proc_files; f->name; f++) {
@@ -224,6 +232,7 @@ static int append_limits(sd_bus_message *m, const Run *run) {
         TRY(append_uint64(m, "RuntimeMaxUSec", run->row->timeout_usec));
         TRY(append_uint64(m, "TimeoutStopUSec", run->manager->settings->stop_timeout_usec));
         TRY(append_uint64(m, "TimeoutStartUSec", 60 * USEC_PER_SEC));
+        TRY(append_string(m, "KillMode", "mixed"));
         TRY(append_string(m, "OOMPolicy", "kill"));
         TRY(append_bool(m, "CPUAccounting", true));
         TRY(append_bool(m, "MemoryAccounting", true));

@@ -4,6 +4,7 @@
  * run_fail(), every end in run_settle(). There is no other way out of here than run_finish().
  */
 #include <stdarg.h>
+#include <sys/wait.h>
 #include <systemd/sd-journal.h>
 
 #include "basic/string-util.h"
@@ -305,6 +306,11 @@ static void run_on_running(Run *run) {
                 unit_stop(run->unit);
 }
 
+/* systemd.exec(5): 200 and above are its own, for what it could not set up before the exec. */
+static bool unit_status_is_setup(const UnitResult *u) {
+        return u->code == CLD_EXITED && u->status >= 200 && u->status <= 243;
+}
+
 static void on_unit(Unit *u, UnitEvent event, const char *message, void *userdata) {
         Run *run = userdata;
 
@@ -313,6 +319,11 @@ static void on_unit(Unit *u, UnitEvent event, const char *message, void *userdat
                 run_on_running(run);
                 break;
         case UNIT_ENDED:
+                /* Taken over while it was being set up: whether its start job failed, nobody saw. */
+                if (run->resumed && run->row->state == RUN_PREPARING && unit_status_is_setup(unit_result(u))) {
+                        on_unit(u, UNIT_START_FAILED, "the unit could not be set up", run);
+                        return;
+                }
                 if (run->t_started == 0) { /* over before it was seen running */
                         run->t_started = now_monotonic();
                         if (run->row->started_usec == 0)
@@ -321,16 +332,7 @@ static void on_unit(Unit *u, UnitEvent event, const char *message, void *userdat
                 run_on_end(run);
                 break;
         case UNIT_START_FAILED:
-                /* 203: the program itself could not be executed. Where the program is the agent's own, a new
-                 * sandbox would not help, and the agent's owner is the one to tell. */
-                if (unit_result(u)->status == 203 && run->definition && run->definition->kind == AGENT_EXEC) {
-                        set_end(run, RUN_RESULT_EXIT_CODE, false,
-                                "The command %s could not be executed: is it in the environment, and executable?",
-                                run->definition->command[0]);
-                        run->end.exit_code = 127;
-                        run_settle(run);
-                } else
-                        run_fail(run, "start", -EIO, message);
+                run_fail(run, "start", -EIO, message);
                 break;
         case UNIT_GONE:
                 /* Only after run_resume(): it never started, as RemainAfterExit= keeps the ones that did. */
