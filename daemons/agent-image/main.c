@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * agent-image: makes the file of a layer from a tar on stdin, from Debian's packages, or from the changes of a run.
+ * agent-image: makes the file of a layer from a tar on stdin, from Debian's packages, or from the changes of a run; or
+ * compares two environments.
  * agentd runs it in a sandboxed unit of its own and checks what comes out of it; it decides nothing and knows no
  * store.
  */
@@ -14,6 +15,7 @@
 #include "basic/log.h"
 #include "basic/string-util.h"
 #include "build.h"
+#include "diff.h"
 #include "erofs.h"
 #include "finish.h"
 #include "freeze.h"
@@ -22,7 +24,7 @@
 #include "unpack.h"
 
 typedef struct Arguments {
-        const char *staging, *out, *upper, *mirror;
+        const char *staging, *out, *upper, *mirror, *from, *to;
         char **packages;
         UnpackLimits limits;
 } Arguments;
@@ -30,7 +32,8 @@ typedef struct Arguments {
 static int usage(void) {
         fputs("Usage: agent-image import --staging DIR --out FILE [--max-size BYTES] [--max-entries N] < TAR\n"
               "       agent-image build  --staging DIR --out FILE [--mirror URL] [--packages NAME…]\n"
-              "       agent-image freeze --staging DIR --out FILE --upper DIR\n", stderr);
+              "       agent-image freeze --staging DIR --out FILE --upper DIR\n"
+              "       agent-image diff   --staging DIR --out FILE --from DIR --to DIR <> RESULT\n", stderr);
         return report_error(0, "InvalidOption", "agent-image was called with wrong arguments");
 }
 
@@ -39,7 +42,8 @@ static int parse(int argc, char *argv[], Arguments *a) {
                 { "staging",     required_argument, NULL, 's' }, { "out",         required_argument, NULL, 'o' },
                 { "upper",       required_argument, NULL, 'u' }, { "mirror",      required_argument, NULL, 'm' },
                 { "packages",    required_argument, NULL, 'p' }, { "max-size",    required_argument, NULL, 'b' },
-                { "max-entries", required_argument, NULL, 'e' }, {}
+                { "max-entries", required_argument, NULL, 'e' }, { "from",        required_argument, NULL, 'f' },
+                { "to",          required_argument, NULL, 't' }, {}
         };
         int c, r = 0;
 
@@ -53,6 +57,12 @@ static int parse(int argc, char *argv[], Arguments *a) {
                         break;
                 case 'u':
                         a->upper = optarg;
+                        break;
+                case 'f':
+                        a->from = optarg;
+                        break;
+                case 't':
+                        a->to = optarg;
                         break;
                 case 'm':
                         a->mirror = optarg;
@@ -162,6 +172,19 @@ static int freeze(const Arguments *a) {
         return r;
 }
 
+/* The result goes to stdin, which is open for writing: stdout is for telling how it goes. */
+static int diff(const Arguments *a) {
+        _cleanup_close_ int from = -EBADF, to = -EBADF;
+
+        if (!a->from || !a->to)
+                return usage();
+        from = open(a->from, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        to = open(a->to, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        if (from < 0 || to < 0)
+                return report_errno(-errno, "Opening the environments");
+        return diff_trees(from, to, STDIN_FILENO);
+}
+
 int main(int argc, char *argv[]) {
         Arguments a = { .limits = { .bytes_max = UINT64_C(16) << 30, .entries_max = 2000000 } };
         const char *verb = argc > 1 ? argv[1] : "";
@@ -183,6 +206,8 @@ int main(int argc, char *argv[]) {
                         r = make_image(&a, false);
                 else if (streq(verb, "freeze"))
                         r = freeze(&a);
+                else if (streq(verb, "diff"))
+                        r = diff(&a);
                 else
                         r = usage();
         }

@@ -7,6 +7,7 @@
 
 #include "operation.h"
 
+#include "basic/fs-util.h"
 #include "basic/string-util.h"
 #include "exit-status.h"
 #include "format.h"
@@ -15,6 +16,7 @@
 #include "waiter.h"
 
 #define OPERATION_INTERFACE "org.agentd1.Operation"
+#define RESULT_SIZE_MAX (256U << 20)
 
 typedef struct Operation {
         Client *client;
@@ -133,45 +135,35 @@ static int on_changed(sd_bus_message *m _unused_, void *userdata, sd_bus_error *
         return 0;
 }
 
-static int operation_tell(Operation *o, const char *kind, const char *subject, const char *verb) {
-        Client *c = o->client;
+/* Says how it ended, unless it was a success. */
+static int tell_end(Operation *o) {
         ExitStatus status = exit_status_from_operation_result(o->state);
-        int r;
 
         clear_line(o);
-        if (client_json(c)) {
-                _cleanup_(sd_json_variant_unrefp) sd_json_variant *v = NULL;
-
-                r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("operation", o->path),
-                                   SD_JSON_BUILD_PAIR_STRING("subject", subject),
-                                   SD_JSON_BUILD_PAIR_STRING("result", o->state),
-                                   SD_JSON_BUILD_PAIR_STRING("detail", strempty(o->detail)));
-                if (r < 0)
-                        return fail_errno(r, "Cannot make JSON");
-                r = output_json(c, v);
-                if (r < 0)
-                        return r;
-        }
-
-        if (status == STATUS_SUCCESS) {
-                if (!client_json(c)) {
-                        _cleanup_free_ char *digest = text_escape(strempty(o->detail), strlen(strempty(o->detail)), false);
-
-                        if (!client_quiet(c))
-                                notice("%s %s %s.", kind, subject, verb);
-                        if (!isempty(digest))
-                                printf("%s\n", digest);
-                }
-                return STATUS_SUCCESS;
-        }
         if (status == STATUS_CANCELED)
                 notice("Canceled.");
-        else
+        else if (status != STATUS_SUCCESS)
                 (void) fail("%s", isempty(o->detail) ? "The operation failed." : o->detail);
         return (int) status;
 }
 
-int operation_run(Client *c, sd_bus_message *m, const char *kind, const char *subject, const char *verb) {
+static int print_json(Client *c, const OperationEnd *end, const char *subject) {
+        _cleanup_(sd_json_variant_unrefp) sd_json_variant *v = NULL;
+        const char *result = end->status == STATUS_SUCCESS ? "done" : end->status == STATUS_CANCELED ? "canceled" : "failed";
+        int r;
+
+        r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("operation", end->path),
+                           SD_JSON_BUILD_PAIR_STRING("subject", subject), SD_JSON_BUILD_PAIR_STRING("result", result),
+                           SD_JSON_BUILD_PAIR_STRING("detail", strempty(end->detail)));
+        return r < 0 ? fail_errno(r, "Cannot make JSON") : output_json(c, v);
+}
+
+void operation_end_done(OperationEnd *end) {
+        end->path = mfree(end->path);
+        end->detail = mfree(end->detail);
+}
+
+int operation_wait(Client *c, sd_bus_message *m, const char *subject, OperationEnd *end) {
         static const WaiterOps ops = { operation_refresh, operation_interrupted };
         _cleanup_(sd_bus_slot_unrefp) sd_bus_slot *finished_slot = NULL, *changed_slot = NULL;
         _cleanup_(sd_bus_message_unrefp) sd_bus_message *reply = NULL;
@@ -199,6 +191,7 @@ int operation_run(Client *c, sd_bus_message *m, const char *kind, const char *su
                 return client_bad_reply(r);
 
         if (!wait) {
+                end->status = STATUS_SUCCESS;
                 if (client_json(c)) {
                         _cleanup_(sd_json_variant_unrefp) sd_json_variant *v = NULL;
 
@@ -221,9 +214,54 @@ int operation_run(Client *c, sd_bus_message *m, const char *kind, const char *su
         clear_line(&o);
         if (r == -EINTR) {
                 notice("Left. The operation may still be winding up: %s", o.path);
-                return STATUS_INTERRUPTED;
+                end->status = STATUS_INTERRUPTED;
+                return 0;
         }
         if (r < 0)
                 return r;
-        return operation_tell(&o, kind, subject, verb);
+        end->status = tell_end(&o);
+        end->path = TAKE_PTR(o.path);
+        end->detail = TAKE_PTR(o.detail);
+        return 0;
+}
+
+int operation_read_result(Client *c, const char *path, sd_json_variant **ret) {
+        const Target target = { manager_target.destination, path, OPERATION_INTERFACE };
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *reply = NULL;
+        _cleanup_free_ char *text = NULL;
+        int fd, r;
+
+        r = client_call(c, &target, "OpenResult", &reply, NULL);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_read_basic(reply, 'h', &fd);
+        if (r >= 0)
+                r = read_full_fd(fd, RESULT_SIZE_MAX, &text, NULL);
+        if (r >= 0)
+                r = sd_json_parse(text, 0, ret, NULL, NULL);
+        return r < 0 ? client_bad_reply(r) : 0;
+}
+
+int operation_run(Client *c, sd_bus_message *m, const char *kind, const char *subject, const char *verb) {
+        _cleanup_(operation_end_done) OperationEnd end = {};
+        int r;
+
+        r = operation_wait(c, m, subject, &end);
+        if (r < 0)
+                return r;
+        if (!end.path)
+                return end.status;
+        if (client_json(c)) {
+                r = print_json(c, &end, subject);
+                return r < 0 ? r : end.status;
+        }
+        if (end.status == STATUS_SUCCESS) {
+                _cleanup_free_ char *digest = text_escape(strempty(end.detail), strlen(strempty(end.detail)), false);
+
+                if (!client_quiet(c))
+                        notice("%s %s %s.", kind, subject, verb);
+                if (!isempty(digest))
+                        printf("%s\n", digest);
+        }
+        return end.status;
 }

@@ -5,6 +5,19 @@
 
 #include "client.h"
 
+/* The end of one, for callers that tell it themselves. */
+typedef struct OperationEnd {
+        char *path;   /* NULL: not waited for, its path was printed */
+        char *detail;
+        int status;   /* an exit status */
+} OperationEnd;
+
+void operation_end_done(OperationEnd *end);
+/* As operation_run(), but a success is not told. A negative value: told, and END is empty. */
+int operation_wait(Client *c, sd_bus_message *m, const char *subject, OperationEnd *end);
+/* The document that a finished operation left. */
+int operation_read_result(Client *c, const char *path, sd_json_variant **ret);
+
 /*
  * Sends M, whose reply is an operation's path, and waits for the end, or prints the path with --no-wait.
  * Ctrl-C cancels the operation; a second one leaves at once. A success is told as "KIND SUBJECT VERB." Returns an exit

@@ -32,7 +32,8 @@ static const Option table[_OPTION_MAX] = {
         [OPTION_NO_WAIT] = { "no-wait", 0, no_argument, NULL, "Print the operation's path and do not wait" },
         [OPTION_TIMEOUT] = { "timeout", 't', required_argument, "TIME", "End the run after TIME, such as 90s or 10min" },
         [OPTION_SESSION] = { "session", 's', required_argument, "NAME", "Run in the session NAME" },
-        [OPTION_KEEP] = { "keep", 0, no_argument, NULL, "Keep the sandbox's changes for \"env freeze\"" },
+        [OPTION_KEEP] = { "keep", 0, optional_argument, "N",
+                          "Keep a run's changes for \"env freeze\"; with prune: the N newest generations" },
         [OPTION_IDEMPOTENCY_KEY] = { "idempotency-key", 0, required_argument, "KEY",
                                      "The same KEY and input give the same run" },
         [OPTION_PRIORITY] = { "priority", 0, required_argument, "N", "Place in the user's queue, -100 to 100" },
@@ -47,6 +48,8 @@ static const Option table[_OPTION_MAX] = {
         [OPTION_FROM_RUN] = { "from-run", 0, required_argument, "RUN", "The kept run whose changes are frozen" },
         [OPTION_NOTE] = { "note", 0, required_argument, "TEXT", "A note for the new generation" },
         [OPTION_MIRROR] = { "mirror", 0, required_argument, "URL", "Debian mirror to build from" },
+        [OPTION_EXPECTED_HEAD] = { "expected-head", 0, required_argument, "DIGEST",
+                                   "Change nothing if the head is another one" },
         [OPTION_USER] = { "user", 'u', required_argument, "USER", "The owner, if not the caller" },
         [OPTION_FD] = { "fd", 0, required_argument, "N", "Read the secret from the file descriptor N" },
 };
@@ -163,6 +166,15 @@ static int option_apply(Options *o, OptionId id, const char *arg) {
         case OPTION_MIRROR:
                 o->mirror = arg;
                 return 0;
+        case OPTION_KEEP:
+                if (!arg)
+                        return 0;
+                r = parse_number("--keep", arg, 1, 1000000, &n);
+                o->keep_newest = (uint32_t) n;
+                return r;
+        case OPTION_EXPECTED_HEAD:
+                o->expected_head = arg;
+                return 0;
         case OPTION_USER:
                 o->user = arg;
                 return 0;
@@ -174,6 +186,14 @@ static int option_apply(Options *o, OptionId id, const char *arg) {
         default: /* those that are only given or not */
                 return 0;
         }
+}
+
+/* Whether the words up to here are those of "env prune", whose --keep takes a number. */
+static bool is_prune(int argc, char **argv) {
+        for (int i = 1; i + 1 < argc; i++)
+                if (streq(argv[i], "env"))
+                        return streq(argv[i + 1], "prune");
+        return false;
 }
 
 int options_parse(Options *o, int argc, char **argv, int *ret_first) {
@@ -209,6 +229,9 @@ int options_parse(Options *o, int argc, char **argv, int *ret_first) {
                         for (id = 0; id < _OPTION_MAX && table[id].letter != c;)
                                 id++;
                 assert(id < _OPTION_MAX);
+                /* getopt's optional arguments are only those behind a "=". */
+                if (id == OPTION_KEEP && !optarg && optind < argc && is_prune(argc, argv))
+                        optarg = argv[optind++];
                 r = option_apply(o, id, optarg);
                 if (r < 0)
                         return r;

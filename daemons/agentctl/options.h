@@ -37,6 +37,7 @@ typedef enum OptionId {
         OPTION_FROM_RUN,
         OPTION_NOTE,
         OPTION_MIRROR,
+        OPTION_EXPECTED_HEAD,
         OPTION_USER,
         OPTION_FD,
         _OPTION_MAX,
@@ -62,7 +63,8 @@ typedef struct Options {
         const char *agent, *state, *result;
         uint64_t lines; /* USEC_INFINITY-like UINT64_MAX: all */
         const char *output;
-        const char *from_run, *note, *mirror, *user;
+        const char *from_run, *note, *mirror, *user, *expected_head;
+        uint32_t keep_newest; /* generations */
         int fd;
 } Options;
 

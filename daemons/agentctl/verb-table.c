@@ -8,6 +8,9 @@
         "Waits for the end and shows how far the work is. Ctrl-C cancels it; nothing half-made stays.\n"  \
         "Prints the digest of what was made."
 
+#define GENERATION_DETAILS                                                                         \
+        "A generation is \"head\", a number as in \"env log\", or its digest or the beginning of that."
+
 const Verb verbs[] = {
         { "run", "AGENT", GROUP_RUNS, 1, 1,
           OPTION_BIT(OPTION_INPUT) | OPTION_BIT(OPTION_INPUT_FILE) | OPTION_BIT(OPTION_WAIT) |
@@ -45,6 +48,19 @@ const Verb verbs[] = {
         { "env freeze", "AGENT", GROUP_AGENTS, 1, 1,
           OPTION_BIT(OPTION_FROM_RUN) | OPTION_BIT(OPTION_NOTE) | OPTION_BIT(OPTION_NO_WAIT), verb_env_freeze,
           "Make a run's changes a new generation", OPERATION_DETAILS },
+        { "env show", "AGENT [GENERATION]", GROUP_AGENTS, 1, 2, 0, verb_env_show, "Show a generation (JSON)",
+          GENERATION_DETAILS },
+        { "env diff", "AGENT FROM [TO]", GROUP_AGENTS, 2, 3, 0, verb_env_diff, "Compare two generations",
+          GENERATION_DETAILS },
+        { "env rollback", "AGENT GENERATION", GROUP_AGENTS, 2, 2, OPTION_BIT(OPTION_EXPECTED_HEAD), verb_env_rollback,
+          "Make another generation the head",
+          "Live runs keep what they have. " GENERATION_DETAILS },
+        { "env du", NULL, GROUP_AGENTS, 0, 0, 0, verb_env_du, "Show what environments take on disk", NULL },
+        { "env prune", "[AGENT]", GROUP_AGENTS, 0, 1, OPTION_BIT(OPTION_KEEP), verb_env_prune,
+          "Remove what nobody needs from the store",
+          "With --keep=N, forgets all generations but the N newest and the head first: of AGENT, or of all agents." },
+        { "env fsck", NULL, GROUP_AGENTS, 0, 0, 0, verb_env_fsck, "Check the bytes of all that is stored",
+          "Exit status 1 where something is damaged; what it is and what hangs on it is printed." },
 
         { "image list", NULL, GROUP_IMAGES, 0, 0, 0, verb_image_list, "List images", NULL },
         { "image import", "NAME FILE", GROUP_IMAGES, 2, 2, OPTION_BIT(OPTION_NO_WAIT), verb_image_import,

@@ -280,8 +280,8 @@ int method_list_agents(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
 }
 
 static int append_generation(const StoreGeneration *g, void *userdata) {
-        return sd_bus_message_append(userdata, "(sstssb)", g->digest, strempty(g->parent), g->created_usec,
-                                     strempty(g->author), strempty(g->note), (int) g->is_head);
+        return sd_bus_message_append(userdata, "(sstssbt)", g->digest, strempty(g->parent), g->created_usec,
+                                     strempty(g->author), strempty(g->note), (int) g->is_head, g->number);
 }
 
 int method_list_generations(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
@@ -306,7 +306,7 @@ int method_list_generations(sd_bus_message *msg, void *userdata, sd_bus_error *e
         r = sd_bus_message_new_method_return(msg, &reply);
         if (r < 0)
                 return r;
-        r = sd_bus_message_open_container(reply, 'a', "(sstssb)");
+        r = sd_bus_message_open_container(reply, 'a', "(sstssbt)");
         if (r < 0)
                 return r;
         r = store_generation_list(m->store, user, name, append_generation, reply);

@@ -76,6 +76,22 @@ bool kept_has(Manager *m, const char *run) {
         return strmap_get(m->kept, run) != NULL;
 }
 
+int kept_walk(Manager *m, StoreRunCallback callback, void *userdata) {
+        KeptUpper *k;
+
+        for (size_t i = 0; (k = strmap_next(m->kept, &i));) {
+                _cleanup_(store_run_freep) StoreRun *row = NULL;
+                int r;
+
+                r = store_run_get(m->store, k->run, &row);
+                if (r >= 0)
+                        r = callback(row, userdata);
+                if (r < 0 && r != -ENOENT)
+                        return r;
+        }
+        return 0;
+}
+
 void kept_free_all(Manager *m) {
         KeptUpper *k;
 

@@ -58,7 +58,16 @@ const sd_bus_vtable manager_vtable[] = {
         METHOD_NO_RESULT("RemoveImage", ("s", name), method_remove_image),
 
         METHOD("FreezeEnvironment", ("s", agent, "a{sv}", options), ("o", operation), method_freeze_environment),
-        METHOD("ListGenerations", ("s", agent), ("a(sstssb)", generations), method_list_generations),
+        METHOD("ListGenerations", ("s", agent), ("a(sstssbt)", generations), method_list_generations),
+        METHOD("ShowGeneration", ("s", agent, "s", generation), ("s", document), method_show_generation),
+        METHOD("DiffGenerations", ("s", agent, "s", from, "s", to, "a{sv}", options), ("o", operation),
+               method_diff_generations),
+        METHOD("RollbackEnvironment", ("s", agent, "s", generation, "a{sv}", options), ("s", digest),
+               method_rollback_environment),
+        METHOD("PruneEnvironments", ("s", agent, "a{sv}", options), ("u", generations, "u", layers, "t", bytes),
+               method_prune_environments),
+        METHOD("CheckEnvironments", ("a{sv}", options), ("o", operation), method_check_environments),
+        METHOD_NO_ARGS("GetDiskUsage", ("s", document), method_get_disk_usage),
 
         METHOD_NO_RESULT("CreateService", ("s", definition), method_create_service),
         METHOD_NO_RESULT("UpdateService", ("s", definition), method_update_service),

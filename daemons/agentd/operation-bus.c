@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Operations on the bus, and the Manager's methods that start them. */
+#include <fcntl.h>
+
 #include "basic/string-util.h"
 #include "bus-util.h"
 #include "operation.h"
@@ -62,8 +64,26 @@ static int method_cancel(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         return sd_bus_reply_method_return(msg, NULL);
 }
 
+static int method_open_result(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
+        Operation *o = userdata;
+        _cleanup_close_ int fd = -EBADF;
+        char path[64];
+
+        if (o->result_fd < 0)
+                return sd_bus_error_setf(e, BUS_ERROR_NO_RESULT, "A %s has no document as its result.",
+                                         operation_kind_to_string(o->kind));
+        if (o->state == OPERATION_RUNNING)
+                return sd_bus_error_set(e, BUS_ERROR_NO_RESULT, "The operation is under way. Wait for OperationFinished.");
+        /* Opened anew: read-only, with an offset of its own. */
+        snprintf(path, sizeof path, "/proc/self/fd/%d", o->result_fd);
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+        return fd < 0 ? -errno : sd_bus_reply_method_return(msg, "h", fd);
+}
+
 const sd_bus_vtable operation_vtable[] = {
         SD_BUS_VTABLE_START(0),
+        SD_BUS_METHOD_WITH_ARGS("OpenResult", SD_BUS_NO_ARGS, SD_BUS_RESULT("h", fd), method_open_result,
+                                SD_BUS_VTABLE_UNPRIVILEGED),
         SD_BUS_METHOD("Cancel", NULL, NULL, method_cancel, SD_BUS_VTABLE_UNPRIVILEGED),
         SD_BUS_PROPERTY("Id", "s", property_id, 0, SD_BUS_VTABLE_PROPERTY_CONST),
         SD_BUS_PROPERTY("Kind", "s", property_kind, 0, SD_BUS_VTABLE_PROPERTY_CONST),
@@ -96,7 +116,7 @@ void operation_signal_finished(Operation *o) {
                            operation_state_to_string(o->state), strempty(o->detail));
 }
 
-static int start_and_reply(Manager *m, sd_bus_message *msg, const OperationRequest *request, sd_bus_error *e) {
+int operation_start_and_reply(Manager *m, sd_bus_message *msg, const OperationRequest *request, sd_bus_error *e) {
         Operation *o;
         int r;
 
@@ -158,7 +178,8 @@ int method_import_image(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         r = sd_bus_message_skip(msg, "a{sv}");
         if (r < 0)
                 return r;
-        return start_and_reply(m, msg,
+        return operation_start_and_reply(
+                m, msg,
                                &(OperationRequest) { .kind = OPERATION_IMPORT_IMAGE,
                                                      .subject = name,
                                                      .user = user,
@@ -228,7 +249,8 @@ int method_build_image(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
                        !(startswith(mirror, "http://") || startswith(mirror, "https://") || startswith(mirror, "file:///"))))
                 return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION,
                                         "Option mirror must be a URL of http, https or file.");
-        return start_and_reply(m, msg,
+        return operation_start_and_reply(
+                m, msg,
                                &(OperationRequest) { .kind = OPERATION_BUILD_IMAGE,
                                                      .subject = name,
                                                      .user = user,
@@ -335,7 +357,8 @@ int method_freeze_environment(sd_bus_message *msg, void *userdata, sd_bus_error 
                 return sd_bus_error_set(e, BUS_ERROR_NOT_FREEZABLE,
                                         "The run's changes are not there: only a run that was started with \"keep\" and "
                                         "ended with success can be frozen, once, within a day.");
-        return start_and_reply(m, msg,
+        return operation_start_and_reply(
+                m, msg,
                                &(OperationRequest) { .kind = OPERATION_FREEZE,
                                                      .subject = name,
                                                      .user = user,

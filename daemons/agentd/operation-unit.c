@@ -30,6 +30,7 @@ static int build_argv(const Operation *o, char ***ret) {
                 [OPERATION_IMPORT_IMAGE] = "import",
                 [OPERATION_BUILD_IMAGE] = "build",
                 [OPERATION_FREEZE] = "freeze",
+                [OPERATION_DIFF] = "diff",
         };
         _cleanup_strv_free_ char **argv = NULL;
         _cleanup_free_ char *s = NULL;
@@ -47,6 +48,17 @@ static int build_argv(const Operation *o, char ***ret) {
                         return -ENOMEM;
                 TRY(strv_extend(&argv, "--upper"));
                 TRY(strv_extend(&argv, s));
+        } else if (o->kind == OPERATION_DIFF) {
+                static const char *const names[OPERATION_VIEWS_MAX] = { "--from", "--to" };
+
+                for (size_t i = 0; i < OPERATION_VIEWS_MAX; i++) {
+                        _cleanup_free_ char *root = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/root", o->views[i].id);
+
+                        if (!root)
+                                return -ENOMEM;
+                        TRY(strv_extend(&argv, names[i]));
+                        TRY(strv_extend(&argv, root));
+                }
         } else {
                 _cleanup_free_ char *size = strprintf("%" PRIu64, settings->image_max_size),
                                     *entries = strprintf("%" PRIu64, settings->image_max_entries);

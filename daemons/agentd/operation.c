@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* The life of an operation: staging → unit → publish → commit → told. See the header. */
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include "async-remove.h"
@@ -17,6 +18,8 @@ static const char *const kind_table[_OPERATION_KIND_MAX] = {
         [OPERATION_IMPORT_IMAGE] = "import-image",
         [OPERATION_BUILD_IMAGE] = "build-image",
         [OPERATION_FREEZE] = "freeze",
+        [OPERATION_DIFF] = "diff",
+        [OPERATION_FSCK] = "fsck",
 };
 
 static const char *const state_table[_OPERATION_STATE_MAX] = {
@@ -34,6 +37,20 @@ const char *operation_state_to_string(OperationState s) {
         return s >= 0 && s < _OPERATION_STATE_MAX ? state_table[s] : NULL;
 }
 
+static void on_view_gone(int error, const char *message, void *userdata) {
+        if (error < 0)
+                log_error_errno(error, "What an operation looked at cannot be unmounted: %s", message);
+}
+
+static void drop_views(Operation *o) {
+        for (size_t i = 0; i < OPERATION_VIEWS_MAX; i++) {
+                if (o->views[i].made && worker_cleanup(o->manager->worker, o->views[i].id, false, on_view_gone, NULL,
+                                                       NULL) < 0)
+                        log_oom();
+                o->views[i].made = false;
+        }
+}
+
 Operation *operation_free(Operation *o) {
         if (!o)
                 return NULL;
@@ -45,6 +62,13 @@ Operation *operation_free(Operation *o) {
         unit_free(o->unit);
         safe_close(o->pipe_fd);
         safe_close(o->input_fd);
+        safe_close(o->output_fd);
+        safe_close(o->result_fd);
+        fsck_free(o->fsck);
+        for (size_t i = 0; i < OPERATION_VIEWS_MAX; i++)
+                strv_free(o->views[i].layers);
+        strv_free(o->generations);
+        strv_free(o->holds);
         if (o->staging)
                 layer_store_drop_staging(o->manager->layers, o->staging);
         free(o->path);
@@ -70,7 +94,7 @@ static int on_expiry(sd_event_source *s, uint64_t usec, void *userdata) {
         return 0;
 }
 
-static void operation_end(Operation *o, OperationState state, const char *detail) {
+void operation_end(Operation *o, OperationState state, const char *detail) {
         int r;
 
         if (o->state != OPERATION_RUNNING)
@@ -80,6 +104,9 @@ static void operation_end(Operation *o, OperationState state, const char *detail
         free_and_strdup(&o->step, "");
         o->pipe_source = sd_event_source_disable_unref(o->pipe_source);
         o->unit = unit_free(o->unit);
+        o->output_fd = safe_close(o->output_fd);
+        o->input_fd = safe_close(o->input_fd);
+        drop_views(o);
         if (o->staging) {
                 async_remove_tree(o->staging);
                 o->staging = mfree(o->staging);
@@ -91,6 +118,13 @@ static void operation_end(Operation *o, OperationState state, const char *detail
                                        60 * USEC_PER_SEC, on_expiry, o);
         if (r < 0)
                 operation_free(o);
+}
+
+void operation_set_step(Operation *o, const char *step, uint64_t progress) {
+        if (free_and_strdup(&o->step, step) < 0)
+                return;
+        o->progress = progress;
+        operation_signal_changed(o);
 }
 
 /* --- the commit: the only place where something is changed ------------------------------------------------------ */
@@ -176,12 +210,16 @@ static void operation_judge(Operation *o) {
                 operation_end(o, OPERATION_CANCELED, "Canceled.");
                 return;
         }
-        if (!o->unit_ok || !o->digest) {
+        if (!o->unit_ok || (!o->digest && o->kind != OPERATION_DIFF)) {
                 operation_end(o, OPERATION_FAILED, o->error ?: "It ended without a result.");
                 return;
         }
-        free_and_strdup(&o->step, "publishing");
-        operation_signal_changed(o);
+        if (o->kind == OPERATION_DIFF) {
+                operation_end(o, OPERATION_DONE, "");
+                return;
+        }
+        operation_set_step(o, "publishing", 0);
+        o->committing = true;
         r = worker_publish_layer(o->manager->worker, o->image, o->digest, on_published, o, &o->worker_slot);
         if (r < 0)
                 on_published(r, strerror(-r), o);
@@ -285,6 +323,24 @@ static void on_unit(Unit *u, UnitEvent event, const char *message, void *userdat
 
 /* --- begin ------------------------------------------------------------------------------------------------------ */
 
+typedef enum Makes {
+        MAKES_NOTHING,
+        MAKES_IMAGE,
+        MAKES_GENERATION,
+} Makes;
+
+static Makes kind_makes(OperationKind k) {
+        switch (k) {
+        case OPERATION_IMPORT_IMAGE:
+        case OPERATION_BUILD_IMAGE:
+                return MAKES_IMAGE;
+        case OPERATION_FREEZE:
+                return MAKES_GENERATION;
+        default:
+                return MAKES_NOTHING;
+        }
+}
+
 static int check_bounds(Manager *m, const OperationRequest *request) {
         uint64_t all = 0, of_user = 0;
         Operation *o;
@@ -295,7 +351,8 @@ static int check_bounds(Manager *m, const OperationRequest *request) {
                 all++;
                 if (streq(o->user, request->user)) {
                         of_user++;
-                        if ((o->kind == OPERATION_FREEZE) == (request->kind == OPERATION_FREEZE) &&
+                        /* Those that look do not get in anybody's way. */
+                        if (kind_makes(o->kind) == kind_makes(request->kind) && kind_makes(o->kind) != MAKES_NOTHING &&
                             streq(o->subject, request->subject))
                                 return -EALREADY;
                 }
@@ -303,11 +360,104 @@ static int check_bounds(Manager *m, const OperationRequest *request) {
         return all >= m->settings->max_operations || of_user >= m->settings->max_operations_per_user ? -EUSERS : 0;
 }
 
+static int begin_unit(Operation *o) {
+        _cleanup_free_ char *unit = NULL;
+        int r;
+
+        /* The time keeps names apart from those of an agentd before us, which may still be ending. */
+        unit = strprintf("agent-op-%s-%" PRIx64 ".service", o->id, now_realtime());
+        if (!unit)
+                return -ENOMEM;
+        r = unit_start(o->manager->systemd, unit, operation_unit_properties, on_unit, o, &o->unit);
+        /* sd-bus has duplicated what it put into the message. */
+        o->output_fd = safe_close(o->output_fd);
+        o->input_fd = safe_close(o->input_fd);
+        return r;
+}
+
+static int make_next_view(Operation *o);
+
+static void on_view(int error, const char *message, void *userdata) {
+        Operation *o = userdata;
+        _cleanup_free_ char *text = NULL;
+        int r = error;
+
+        o->worker_slot = worker_slot_unref(o->worker_slot);
+        if (r < 0)
+                text = strprintf("The environment cannot be opened: %s.", message);
+        else if (o->canceled) {
+                operation_end(o, OPERATION_CANCELED, "Canceled.");
+                return;
+        } else {
+                r = make_next_view(o);
+                if (r < 0)
+                        text = strprintf("It cannot be begun: %s.", strerror(-r));
+        }
+        if (r < 0)
+                operation_end(o, OPERATION_FAILED, strempty(text));
+}
+
+/* Those views that are still to be made, one after the other, then the unit. */
+static int make_next_view(Operation *o) {
+        for (size_t i = 0; i < OPERATION_VIEWS_MAX; i++) {
+                OperationView *v = &o->views[i];
+
+                if (!v->layers || v->made)
+                        continue;
+                v->made = true;
+                return worker_view(o->manager->worker, v->id, v->layers, on_view, o, &o->worker_slot);
+        }
+        return begin_unit(o);
+}
+
+static int copy_request(Operation *o, const OperationRequest *request) {
+        if (free_and_strdup(&o->subject, request->subject) < 0 || free_and_strdup(&o->user, request->user) < 0 ||
+            free_and_strdup(&o->note, request->note) < 0 || free_and_strdup(&o->run, request->run) < 0 ||
+            free_and_strdup(&o->mirror, request->mirror) < 0 || free_and_strdup(&o->step, "starting") < 0 ||
+            free_and_strdup(&o->detail, "") < 0 || strv_copy(request->packages, &o->packages) < 0 ||
+            strv_copy(request->generations, &o->generations) < 0)
+                return -ENOMEM;
+        for (size_t i = 0; i < OPERATION_VIEWS_MAX; i++) {
+                if (!request->views[i])
+                        continue;
+                if (strv_copy(request->views[i], &o->views[i].layers) < 0 || run_id_new(o->views[i].id) < 0)
+                        return -ENOMEM;
+                for (char *const *l = request->views[i]; *l; l++)
+                        if (strv_extend(&o->holds, *l) < 0)
+                                return -ENOMEM;
+        }
+        if (request->input_fd >= 0) {
+                o->input_fd = fcntl(request->input_fd, F_DUPFD_CLOEXEC, 3);
+                if (o->input_fd < 0)
+                        return -errno;
+        }
+        return 0;
+}
+
+/* A document beside the digest: the unit writes it to its stdin, clients get it by OpenResult(). */
+static int make_result(Operation *o) {
+        o->result_fd = memfd_create("agentd-result", MFD_CLOEXEC);
+        if (o->result_fd < 0)
+                return -errno;
+        o->input_fd = fcntl(o->result_fd, F_DUPFD_CLOEXEC, 3);
+        return o->input_fd < 0 ? -errno : 0;
+}
+
+static int make_pipe(Operation *o) {
+        int p[2];
+
+        if (pipe2(p, O_CLOEXEC | O_NONBLOCK) < 0)
+                return -errno;
+        o->pipe_fd = p[0];
+        o->output_fd = p[1];
+        if (fcntl(o->output_fd, F_SETFL, 0) < 0) /* the unit's end blocks, ours does not */
+                return -errno;
+        return sd_event_add_io(o->manager->event, &o->pipe_source, o->pipe_fd, EPOLLIN, on_pipe, o);
+}
+
 int operation_start(Manager *m, const OperationRequest *request, Operation **ret) {
         _cleanup_(operation_freep) Operation *o = NULL;
-        _cleanup_free_ char *unit = NULL;
-        _cleanup_close_ int write_end = -EBADF;
-        int p[2], r;
+        int r;
 
         r = check_bounds(m, request);
         if (r < 0)
@@ -322,57 +472,41 @@ int operation_start(Manager *m, const OperationRequest *request, Operation **ret
                 .sandbox_uid = request->sandbox_uid,
                 .input_fd = -EBADF,
                 .output_fd = -EBADF,
+                .result_fd = -EBADF,
                 .pipe_fd = -EBADF,
         };
-        if (free_and_strdup(&o->subject, request->subject) < 0 || free_and_strdup(&o->user, request->user) < 0 ||
-            free_and_strdup(&o->note, request->note) < 0 || free_and_strdup(&o->run, request->run) < 0 ||
-            free_and_strdup(&o->mirror, request->mirror) < 0 || free_and_strdup(&o->step, "starting") < 0 ||
-            free_and_strdup(&o->detail, "") < 0 || strv_copy(request->packages, &o->packages) < 0)
-                return -ENOMEM;
-        r = layer_store_new_staging(m->layers, &o->staging);
-        if (r < 0)
-                return r;
-        o->image = strprintf("%s/layer.erofs", o->staging);
-        if (!o->image)
-                return -ENOMEM;
-        if (request->input_fd >= 0) {
-                o->input_fd = fcntl(request->input_fd, F_DUPFD_CLOEXEC, 3);
-                if (o->input_fd < 0)
-                        return -errno;
+        r = copy_request(o, request);
+        if (r >= 0 && (o->kind == OPERATION_DIFF || o->kind == OPERATION_FSCK))
+                r = make_result(o);
+        if (r >= 0 && o->kind != OPERATION_FSCK) {
+                r = layer_store_new_staging(m->layers, &o->staging);
+                if (r >= 0)
+                        r = make_pipe(o);
+                if (r >= 0) {
+                        o->image = strprintf("%s/layer.erofs", o->staging);
+                        r = o->image ? 0 : -ENOMEM;
+                }
         }
-        if (pipe2(p, O_CLOEXEC | O_NONBLOCK) < 0)
-                return -errno;
-        o->pipe_fd = p[0];
-        write_end = p[1];
-        if (fcntl(write_end, F_SETFL, 0) < 0) /* the unit's end blocks, ours does not */
-                return -errno;
-        r = sd_event_add_io(m->event, &o->pipe_source, o->pipe_fd, EPOLLIN, on_pipe, o);
         if (r < 0)
                 return r;
-
-        /* The time keeps names apart from those of an agentd before us, which may still be ending. */
         snprintf(o->id, sizeof o->id, "%" PRIu64, ++m->last_operation);
         o->path = strprintf(BUS_PATH "/operation/%s", o->id);
-        unit = strprintf("agent-op-%s-%" PRIx64 ".service", o->id, now_realtime());
-        if (!o->path || !unit)
+        if (!o->path)
                 return -ENOMEM;
         r = strmap_put(m->operations, o->id, o);
         if (r < 0) {
                 o->path = mfree(o->path);
                 return r;
         }
-        o->output_fd = write_end; /* sd-bus duplicates what it puts into the message */
-        r = unit_start(m->systemd, unit, operation_unit_properties, on_unit, o, &o->unit);
-        o->output_fd = -EBADF;
+        r = o->kind == OPERATION_FSCK ? fsck_start(o) : make_next_view(o);
         if (r < 0)
                 return r;
-        o->input_fd = safe_close(o->input_fd);
         *ret = TAKE_PTR(o);
         return 0;
 }
 
 void operation_cancel(Operation *o) {
-        if (o->state != OPERATION_RUNNING || o->canceled || o->worker_slot)
+        if (o->state != OPERATION_RUNNING || o->canceled || o->committing)
                 return; /* over, or past the point of return */
         o->canceled = true;
         if (o->unit)

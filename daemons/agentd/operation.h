@@ -15,6 +15,8 @@ typedef enum OperationKind {
         OPERATION_IMPORT_IMAGE,
         OPERATION_BUILD_IMAGE,
         OPERATION_FREEZE,
+        OPERATION_DIFF,
+        OPERATION_FSCK,
         _OPERATION_KIND_MAX,
         _OPERATION_KIND_INVALID = -EINVAL,
 } OperationKind;
@@ -31,6 +33,17 @@ typedef enum OperationState {
 const char *operation_kind_to_string(OperationKind k);
 const char *operation_state_to_string(OperationState s);
 
+#define OPERATION_VIEWS_MAX 2U
+
+/* Layers, bottom first, that an operation looks at as one tree: mounted at runs/<id>/root while it works. */
+typedef struct OperationView {
+        char id[RUN_ID_LEN + 1];
+        char **layers;
+        bool made;
+} OperationView;
+
+typedef struct Fsck Fsck;
+
 typedef struct Operation {
         Manager *manager;
         char id[24];
@@ -44,19 +57,24 @@ typedef struct Operation {
         uid_t sandbox_uid;
         char **packages; /* build */
         char *mirror;
+        /* Digests that must not be pruned meanwhile. */
+        char **generations, **holds;
+        OperationView views[OPERATION_VIEWS_MAX];
+        Fsck *fsck; /* this one has no unit */
 
         char *step, *detail;
         uint64_t progress;
 
-        int input_fd;          /* import: what is read */
-        int output_fd;         /* while the unit is being started: where it tells its progress */
+        int input_fd;          /* the unit's stdin: what is imported, or where the result goes to */
+        int output_fd;         /* until the unit is started: where it tells its progress */
+        int result_fd;         /* a document (memfd) that tells more than the digest, or -EBADF */
         char *staging, *image; /* directory, and the file in it that is to be made */
         Unit *unit;
         int pipe_fd;
         sd_event_source *pipe_source, *expiry;
         char *line; /* what was read of a line so far */
         size_t line_size;
-        bool canceled, unit_ended, unit_ok, pipe_ended;
+        bool canceled, committing, unit_ended, unit_ok, pipe_ended;
         char *digest, *error;
         uint64_t size;
         WorkerSlot *worker_slot;
@@ -71,6 +89,8 @@ typedef struct OperationRequest {
         uid_t sandbox_uid;
         char *const *packages;
         const char *mirror;
+        char *const *generations; /* those that the operation stands on */
+        char *const *views[OPERATION_VIEWS_MAX];
 } OperationRequest;
 
 /* -EUSERS: too many at once; -EALREADY: one on the same subject is under way. */
@@ -78,6 +98,15 @@ int operation_start(Manager *m, const OperationRequest *request, Operation **ret
 /* The end comes by OperationFinished. */
 void operation_cancel(Operation *o);
 Operation *operation_free(Operation *o);
+
+/* Answers the call with the operation's path, or refuses it in words. */
+int operation_start_and_reply(Manager *m, sd_bus_message *msg, const OperationRequest *request, sd_bus_error *e);
+
+/* For operations that work without a unit (fsck.c). */
+void operation_end(Operation *o, OperationState state, const char *detail);
+void operation_set_step(Operation *o, const char *step, uint64_t progress);
+int fsck_start(Operation *o);
+Fsck *fsck_free(Fsck *f);
 
 /* operation-unit.c */
 int operation_unit_properties(sd_bus_message *m, void *userdata);

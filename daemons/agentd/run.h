@@ -87,6 +87,8 @@ void run_end_done(RunEnd *end);
 /* The writable part of a finished run that was started with "keep"; dropped after a while (kept.c). */
 int kept_add(Manager *m, const char *run, uint64_t finished_usec);
 bool kept_has(Manager *m, const char *run);
+/* The runs whose changes are kept. */
+int kept_walk(Manager *m, StoreRunCallback callback, void *userdata);
 /* Unmounts and forgets it. */
 void kept_drop(Manager *m, const char *run);
 void kept_free_all(Manager *m);

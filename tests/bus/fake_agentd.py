@@ -108,6 +108,15 @@ class Operation(Propertied):
     def Cancel(self):
         GLib.timeout_add(20, self.end, "canceled", "")
 
+    @dbus.service.method(OPERATION, out_signature="h")
+    def OpenResult(self):
+        fd = os.memfd_create("result")
+        os.write(fd, json.dumps(self.document).encode())
+        os.lseek(fd, 0, os.SEEK_SET)
+        passed = dbus.types.UnixFd(fd)
+        os.close(fd)
+        return passed
+
 
 class Manager(dbus.service.Object):
     def __init__(self, bus):
@@ -298,10 +307,11 @@ class Manager(dbus.service.Object):
 
     # Images and environments
 
-    def operation(self, kind, subject, detail):
+    def operation(self, kind, subject, detail, document=None, result="done"):
         """SUBJECT is what happens: "early" ends before the reply, "slow" never, "bad" fails, "gone" vanishes with
         a restart; else there is some progress first."""
         operation = Operation(self, kind, subject)
+        operation.document = document
         if subject == "early":
             operation.end("done", detail)
         elif subject == "bad":
@@ -310,7 +320,7 @@ class Manager(dbus.service.Object):
             GLib.timeout_add(50, self.lose, operation)
         elif subject != "slow":
             GLib.timeout_add(20, lambda: operation.change(Step="unpacking", Progress=dbus.UInt64(12345)))
-            GLib.timeout_add(300, operation.end, "done", detail)
+            GLib.timeout_add(300, operation.end, result, detail)
         else:
             GLib.timeout_add(20, lambda: operation.change(Step="unpacking", Progress=dbus.UInt64(1)))
         return operation.path
@@ -347,10 +357,48 @@ class Manager(dbus.service.Object):
         if name not in self.images:
             raise agent_error("NoSuchImage", f'There is no image "{name}".')
 
-    @dbus.service.method(MANAGER, in_signature="s", out_signature="a(sstssb)")
+    @dbus.service.method(MANAGER, in_signature="s", out_signature="a(sstssbt)")
     def ListGenerations(self, agent):
-        return [(DIGEST, "sha256:" + "f" * 64, dbus.UInt64(T0), "root", "a\nnote", True),
-                ("sha256:" + "f" * 64, "", dbus.UInt64(T0), "root", "", False)]
+        return [(DIGEST, "sha256:" + "f" * 64, dbus.UInt64(T0), "root", "a\nnote", True, dbus.UInt64(2)),
+                ("sha256:" + "f" * 64, "", dbus.UInt64(T0), "root", "", False, dbus.UInt64(1))]
+
+    @dbus.service.method(MANAGER, in_signature="ss", out_signature="s")
+    def ShowGeneration(self, agent, generation):
+        return json.dumps({"digest": DIGEST, "asked": str(generation)})
+
+    @dbus.service.method(MANAGER, in_signature="ssa{sv}", out_signature="s")
+    def RollbackEnvironment(self, agent, generation, options):
+        if options.get("expected-head", DIGEST) != DIGEST:
+            raise agent_error("HeadMoved", f"The head is {DIGEST} by now; nothing was changed.")
+        return DIGEST
+
+    @dbus.service.method(MANAGER, in_signature="sssa{sv}", out_signature="o")
+    def DiffGenerations(self, agent, old, new, options):
+        return self.operation("diff", agent, "", {
+            "paths": [{"path": "/etc/new", "change": "added", "type": "file", "to_size": 2048},
+                      {"path": "/etc/old", "change": "removed", "type": "symlink", "from_size": 3},
+                      {"path": "/bin/x", "change": "changed", "type": "file", "from_size": 1, "to_size": 1,
+                       "what": ["content", "time"]}],
+            "packages": [{"manager": "dpkg", "name": "jq", "from": "1.6", "to": "1.7"},
+                         {"manager": "pip", "name": "six", "to": "1.16"}],
+            "totals": {"added": 1, "removed": 1, "changed": 1, "bytes": -5}, "truncated": False})
+
+    @dbus.service.method(MANAGER, in_signature="sa{sv}", out_signature="uut")
+    def PruneEnvironments(self, agent, options):
+        return int(options.get("keep", 0)), 2, dbus.UInt64(3072)
+
+    @dbus.service.method(MANAGER, in_signature="a{sv}", out_signature="o")
+    def CheckEnvironments(self, options):
+        problem = {"kind": "layer-damaged", "digest": DIGEST, "message": f"The layer {DIGEST} is damaged.",
+                   "users": [{"agent": "root/a", "number": 3, "head": True, "generation": DIGEST}, {"image": "root/base"}]}
+        return self.operation("fsck", "store", "It is damaged.", {
+            "layers": 4, "bytes": 4096, "generations": 7, "problems": [problem], "repaired": [],
+            "unused": [{"digest": DIGEST, "size": 1}]}, "failed")
+
+    @dbus.service.method(MANAGER, out_signature="s")
+    def GetDiskUsage(self):
+        return json.dumps({"agents": [{"agent": "root/a", "generations": 2, "layers": 3, "bytes": 4096, "own": 1024,
+                                       "shared": 3072}], "images": [], "total": 8192, "unused": {"layers": 1, "bytes": 1}})
 
     # Services
 

@@ -371,6 +371,31 @@ def test_environment(ctl):
     ctl("env", "freeze", "analyst", status=2)
 
 
+def test_generations(ctl):
+    assert ctl.json("env", "show", "analyst", "3")["asked"] == "3" and ctl.json("env", "show", "analyst")["asked"] == "head"
+    assert ctl("env", "rollback", "analyst", "1").out.strip().startswith("sha256:")
+    assert "HeadMoved" not in ctl("env", "rollback", "analyst", "1", "--expected-head=sha256:" + "f" * 64, status=3).err
+    out = ctl("env", "diff", "analyst", "1").out
+    for line in ("~ dpkg: jq 1.6 -> 1.7", "+ pip: six 1.16", "+ /etc/new 2.0K", "- /etc/old [symlink]", "~ /bin/x (content, time)"):
+        assert line in out.splitlines()
+    assert "5B less" in out and ctl.json("env", "diff", "analyst", "1", "2")["totals"]["bytes"] == -5
+    assert ctl("env", "diff", "bad", "1", status=1).out == ""
+
+
+def test_store(ctl):
+    assert "0 generations and 2 layers removed, 3.0K freed." in ctl("env", "prune").out
+    for words in (["--keep=4"], ["--keep", "4"], ["analyst", "--keep", "4"]):
+        assert ctl.json("env", "prune", *words)["generations"] == 4
+    for words in (["--keep", "0"], ["--keep"], ["--keep=x"]):
+        ctl("env", "prune", *words, status=2)
+    ctl("run", "analyst", "--keep=3", status=2)
+    done = ctl("env", "fsck", status=1)
+    assert "  root/a, generation 3 (head), sha256:" in done.out and "  image root/base" in done.out
+    assert "It is damaged." in done.err and "needed by nobody" in done.out
+    assert ctl.json("env", "fsck", status=1)["layers"] == 4
+    assert "root/a" in ctl("env", "du").out and "nobody needs 1B" in ctl("env", "du").out
+
+
 def test_image_import(ctl, tmp_path):
     file = tmp_path / "root.tar"
     file.write_bytes(b"not really a tar" * 1000)

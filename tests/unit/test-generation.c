@@ -127,9 +127,24 @@ static void test_store(void) {
         assert(rm_rf_at(AT_FDCWD, dir) >= 0);
 }
 
+/* Changes that are the same as those of an earlier freeze: overlayfs would refuse their layer the second time. */
+static void test_derive_again(void) {
+        static const char a[] = "sha256:1111111111111111111111111111111111111111111111111111111111111111",
+                          b[] = "sha256:2222222222222222222222222222222222222222222222222222222222222222",
+                          base[] = "sha256:3333333333333333333333333333333333333333333333333333333333333333";
+        _cleanup_(generation_freep) Generation *first = NULL, *same = NULL, *other = NULL;
+
+        assert(generation_new(NULL, base, (char *const[]) { (char *) a, (char *) b, NULL }, NULL, NULL, &first) == 0);
+        assert(generation_derive(first, base, b, NULL, &same) == 0);
+        assert(strv_length(same->env) == 2 && streq(same->env[0], a) && streq(same->env[1], b));
+        assert(generation_derive(first, base, a, NULL, &other) == 0);
+        assert(strv_length(other->env) == 2 && streq(other->env[0], b) && streq(other->env[1], a));
+}
+
 int main(void) {
         test_encode();
         test_refuse();
         test_store();
+        test_derive_again();
         return 0;
 }

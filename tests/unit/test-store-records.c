@@ -246,10 +246,49 @@ static void test_events(void) {
         assert(i == ELEMENTSOF(expected));
 }
 
+static int list_generation(const char *user, const char *name, const StoreGeneration *g, void *userdata) {
+        char ***l = userdata;
+        char *s = strprintf("%s/%s %" PRIu64 " %.2s%s", user, name, g->number, g->digest + strlen("sha256:"),
+                            g->is_head ? " head" : "");
+
+        assert(s && g->manifest && strv_extend(l, s) == 0);
+        free(s);
+        return 0;
+}
+
+static void test_generations(void) {
+        _cleanup_(store_freep) Store *s = open_store();
+        const StoreGeneration second = { .digest = (char *) D2, .manifest = (char *) "{}" },
+                              third = { .digest = (char *) D3, .manifest = (char *) "{}" },
+                              first = { .digest = (char *) D1 };
+        _cleanup_strv_free_ char **all = NULL, **of_a = NULL, **of_x = NULL;
+
+        add_agent(s, "a", "x", 1);
+        add_agent(s, "a", "y", 1);
+        add_agent(s, "b", "x", 1);
+        assert(store_head_swap(s, "a", "x", 1, &second, NULL) == 0);
+        assert(store_head_swap(s, "a", "x", 2, &third, NULL) == 0);
+        assert(store_head_swap(s, "a", "x", 3, &first, NULL) == 0);
+        assert(store_generation_walk(s, NULL, NULL, list_generation, &all) == 5);
+        assert(streq(all[0], "a/x 3 33") && streq(all[1], "a/x 2 22") && streq(all[2], "a/x 1 11 head") &&
+               streq(all[3], "a/y 1 11 head") && streq(all[4], "b/x 1 11 head"));
+        assert(store_generation_walk(s, "a", NULL, list_generation, &of_a) == 4);
+        assert(store_generation_walk(s, NULL, "x", list_generation, &of_a) == -EINVAL);
+        assert(store_generation_walk(s, "c", "x", list_generation, &of_a) == 0);
+
+        /* All or none. */
+        assert(store_generation_remove(s, "a", "x", (char *[]) { (char *) D2, (char *) D1, NULL }) == -EBUSY);
+        assert(store_generation_remove(s, "a", "nobody", (char *[]) { (char *) D2, NULL }) == -ENOENT);
+        assert(store_generation_remove(s, "a", "x", (char *[]) { (char *) D2, (char *) D2, NULL }) == 1);
+        assert(store_generation_walk(s, "a", "x", list_generation, &of_x) == 2 && streq(of_x[0], "a/x 3 33"));
+        assert(store_head_swap(s, "a", "x", 4, &(StoreGeneration) { .digest = (char *) D2 }, NULL) == -ENOENT);
+}
+
 int main(void) {
         static const ContractCase cases[] = {
                 { "records", test_records },
                 { "agents", test_agents },
+                { "generations", test_generations },
                 { "images", test_images },
                 { "services", test_services },
                 { "blobs", test_blobs },

@@ -77,8 +77,11 @@ int generation_derive(const Generation *parent, const char *parent_digest, const
         _cleanup_strv_free_ char **env = NULL;
         int r;
 
-        if (parent->env) {
-                r = strv_copy(parent->env, &env);
+        /* overlayfs refuses the same layer twice. On top it hides all that it did further below, so there it can go. */
+        for (char **e = parent->env; e && *e; e++) {
+                if (streq_ptr(*e, layer))
+                        continue;
+                r = strv_extend(&env, *e);
                 if (r < 0)
                         return r;
         }

@@ -29,7 +29,8 @@ int generation_new(const char *arch, const char *base, char *const *env, const c
 Generation *generation_free(Generation *g);
 DEFINE_CLEANUP(Generation *, generation_free);
 
-/* A child of PARENT (whose digest is PARENT_DIGEST) with one more layer (LAYER; may be NULL) and RUNNER (NULL: the
+/* A child of PARENT (whose digest is PARENT_DIGEST) with one more layer (LAYER; may be NULL; one
+ * that is in the stack already moves to its top, which gives the same view) and RUNNER (NULL: the
  * parent's). */
 int generation_derive(const Generation *parent, const char *parent_digest, const char *layer, const char *runner,
                       Generation **ret);

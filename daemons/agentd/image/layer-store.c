@@ -303,6 +303,25 @@ int layer_store_remove(LayerStore *s, const char *digest) {
         return fsync(s->layers_fd) < 0 ? -errno : 0;
 }
 
+int layer_store_discard(LayerStore *s, const char *digest, const char *staging) {
+        char name[LAYER_NAME_LEN + 1];
+        _cleanup_close_ int dir = -EBADF;
+        const char *tmp = below_tmp(s, staging);
+        int r;
+
+        r = layer_name(digest, name);
+        if (r < 0)
+                return r;
+        if (!tmp || strchr(tmp, '/') || tmp[0] == '.')
+                return -EINVAL;
+        dir = openat(s->tmp_fd, tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        if (dir < 0)
+                return -errno;
+        if (renameat(s->layers_fd, name, dir, name) < 0)
+                return errno == ENOENT ? 0 : -errno;
+        return fsync(s->layers_fd) < 0 ? -errno : 0;
+}
+
 int layer_store_list(LayerStore *s, char ***ret) {
         return digest_names_list(s->layers_fd, ".erofs", ret);
 }

@@ -47,6 +47,12 @@ static inline int mount_attach(int fd, const char *path) {
         return syscall(SYS_move_mount, fd, "", AT_FDCWD, path, MOVE_MOUNT_F_EMPTY_PATH) < 0 ? -errno : 0;
 }
 
+/* A detached copy of the mount at PATH. */
+static inline int mount_clone(const char *path) {
+        int fd = (int) syscall(SYS_open_tree, AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+        return fd < 0 ? -errno : fd;
+}
+
 /* A detached copy of the mount at PATH, its owners translated by the user namespace. */
 static inline int mount_clone_idmapped(const char *path, int userns_fd) {
         struct mount_attr attr = { .attr_set = MOUNT_ATTR_IDMAP, .userns_fd = (uint64_t) userns_fd };

@@ -146,14 +146,15 @@ static int make_upper(const RootSpec *spec, char message[STEP_MESSAGE_MAX]) {
         return r < 0 ? step_fail(message, r, "Cannot attach the writable part") : 0;
 }
 
-static int add_layers(int fs, const RootSpec *spec, int userns, int *fds, size_t n, char message[STEP_MESSAGE_MAX]) {
+/* USERNS negative: owners stay as they are. */
+static int add_layers(int fs, char *const *layers, int userns, int *fds, size_t n, char message[STEP_MESSAGE_MAX]) {
         /* overlayfs wants the topmost first. */
         for (size_t i = 0; i < n; i++) {
-                const char *layer = spec->layers[n - 1 - i];
+                const char *layer = layers[n - 1 - i];
                 char path[64];
                 int r;
 
-                fds[i] = mount_clone_idmapped(layer, userns);
+                fds[i] = userns < 0 ? mount_clone(layer) : mount_clone_idmapped(layer, userns);
                 if (fds[i] < 0)
                         return step_fail(message, fds[i], "Cannot map the owners of the layer %s", layer);
                 /* By fd (FSCONFIG_SET_FD) would be nicer, but fails for detached mounts on 6.12. */
@@ -181,7 +182,7 @@ static int make_overlay(const RootSpec *spec, int userns, int *fds, size_t n, in
         r = mount_fs_string(fs, "source", "agentd-run");
         if (r < 0)
                 return step_fail(message, r, "Cannot name the overlay");
-        r = add_layers(fs, spec, userns, fds, n, message);
+        r = add_layers(fs, spec->layers, userns, fds, n, message);
         if (r < 0)
                 return r;
         upper = mount_clone_idmapped(spec->rw, userns);
@@ -253,4 +254,45 @@ int root_compose(const RootSpec *spec, char message[STEP_MESSAGE_MAX]) {
         if (r < 0)
                 (void) umount2(spec->rw, MNT_DETACH | UMOUNT_NOFOLLOW);
         return r;
+}
+
+int root_compose_view(char *const *layers, const char *root, char message[STEP_MESSAGE_MAX]) {
+        static const char *const options[][2] = {
+                { "index", "off" }, { "metacopy", "off" }, { "redirect_dir", "off" }, { "xino", "off" },
+        };
+        int fds[ROOT_LAYERS_MAX], r;
+        _cleanup_close_ int fs = -EBADF, view = -EBADF;
+        size_t n = strv_length(layers);
+
+        if (n == 0 || n > ROOT_LAYERS_MAX)
+                return step_fail(message, -E2BIG, "An environment has 1 to %d layers", ROOT_LAYERS_MAX);
+        if (n == 1) { /* overlayfs wants two */
+                view = mount_clone(layers[0]);
+                if (view < 0)
+                        return step_fail(message, view, "Cannot open the layer %s", layers[0]);
+        } else {
+                for (size_t i = 0; i < n; i++)
+                        fds[i] = -EBADF;
+                fs = mount_fs_open("overlay");
+                r = fs < 0 ? fs : mount_fs_string(fs, "source", "agentd-view");
+                if (r < 0)
+                        return step_fail(message, r, "Cannot make an overlay");
+                r = add_layers(fs, layers, -EBADF, fds, n, message);
+                for (size_t i = 0; r >= 0 && i < ELEMENTSOF(options); i++) {
+                        r = mount_fs_string(fs, options[i][0], options[i][1]);
+                        if (r < 0)
+                                (void) step_fail(message, r, "Cannot set the overlay's options");
+                }
+                if (r >= 0) {
+                        r = view = mount_fs_create(fs, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+                        if (r < 0)
+                                (void) step_fail(message, r, "Cannot mount the overlay");
+                }
+                for (size_t i = 0; i < n; i++)
+                        safe_close(fds[i]);
+                if (r < 0)
+                        return r;
+        }
+        r = mount_attach(view, root);
+        return r < 0 ? step_fail(message, r, "Cannot attach the view") : 0;
 }

@@ -19,5 +19,8 @@ typedef struct RootSpec {
         uint64_t inodes_max;
 } RootSpec;
 
+/* What the layers (mount points, bottom first) together are, read-only, with the image's own ids, at ROOT. */
+int root_compose_view(char *const *layers, const char *root, char message[STEP_MESSAGE_MAX]);
+
 /* On failure nothing is mounted. */
 int root_compose(const RootSpec *spec, char message[STEP_MESSAGE_MAX]);

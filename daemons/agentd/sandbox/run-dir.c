@@ -39,14 +39,29 @@ static char *run_path(const char *runtime_dir, const char *run, const char *name
         return name ? strprintf("%s/runs/%s/%s", runtime_dir, run, name) : strprintf("%s/runs/%s", runtime_dir, run);
 }
 
+/* Before the layers are mounted: from now on release_layers() leaves them alone. */
+static int write_layers(int dirfd, const char *dir, const char *const *layers, char message[STEP_MESSAGE_MAX]) {
+        _cleanup_free_ char *list = NULL;
+        size_t size = 0;
+        FILE *f;
+        int r;
+
+        f = open_memstream(&list, &size);
+        if (!f)
+                return -ENOMEM;
+        for (const char *const *l = layers; *l; l++)
+                fprintf(f, "%s\n", *l);
+        if (fclose(f) != 0)
+                return -ENOMEM;
+        r = write_file_atomic(dirfd, "layers", list, size, 0600, (uid_t) -1, (gid_t) -1, 0);
+        return r < 0 ? step_fail(message, r, "Cannot write %s/layers", dir) : 0;
+}
+
 static int make_skeleton(const char *dir, const SandboxSpec *spec, char message[STEP_MESSAGE_MAX]) {
         static const struct { const char *name; mode_t mode; } dirs[] = {
                 { "root", 0755 }, { "rw", 0700 }, { "proc", 0755 },
         };
         _cleanup_close_ int fd = -EBADF, proc = -EBADF;
-        _cleanup_free_ char *list = NULL;
-        size_t size = 0;
-        FILE *f;
         int r;
 
         fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
@@ -56,23 +71,33 @@ static int make_skeleton(const char *dir, const SandboxSpec *spec, char message[
                 if (mkdirat(fd, dirs[i].name, dirs[i].mode) < 0)
                         return step_fail(message, -errno, "Cannot make %s/%s", dir, dirs[i].name);
 
-        f = open_memstream(&list, &size);
-        if (!f)
-                return -ENOMEM;
-        for (const char *const *l = spec->layers; *l; l++)
-                fprintf(f, "%s\n", *l);
-        if (fclose(f) != 0)
-                return -ENOMEM;
-        /* Before the layers are mounted: from now on release_layers() leaves them alone. */
-        r = write_file_atomic(fd, "layers", list, size, 0600, (uid_t) -1, (gid_t) -1, 0);
+        r = write_layers(fd, dir, spec->layers, message);
         if (r < 0)
-                return step_fail(message, r, "Cannot write %s/layers", dir);
+                return r;
 
         proc = openat(fd, "proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
         if (proc < 0)
                 return step_fail(message, -errno, "Cannot open %s/proc", dir);
         r = proc_files_write(proc, spec->run, spec->cpus, spec->memory_max, spec->hostname);
         return r < 0 ? step_fail(message, r, "Cannot write the run's own /proc files") : 0;
+}
+
+static int mount_layers(const char *runtime_dir, LayerStore *store, const char *const *digests, char ***ret,
+                        char message[STEP_MESSAGE_MAX]) {
+        _cleanup_strv_free_ char **points = NULL;
+
+        for (const char *const *l = digests; *l; l++) {
+                _cleanup_free_ char *point = NULL;
+                int r;
+
+                r = layer_mount_ensure(runtime_dir, store, *l, &point, message);
+                if (r >= 0)
+                        r = strv_extend(&points, point);
+                if (r < 0)
+                        return r;
+        }
+        *ret = TAKE_PTR(points);
+        return 0;
 }
 
 static int compose(const char *runtime_dir, LayerStore *store, const SandboxSpec *spec,
@@ -88,15 +113,9 @@ static int compose(const char *runtime_dir, LayerStore *store, const SandboxSpec
 
         if (!root || !rw)
                 return -ENOMEM;
-        for (const char *const *l = spec->layers; *l; l++) {
-                _cleanup_free_ char *point = NULL;
-
-                r = layer_mount_ensure(runtime_dir, store, *l, &point, message);
-                if (r >= 0)
-                        r = strv_extend(&layers, point);
-                if (r < 0)
-                        return r;
-        }
+        r = mount_layers(runtime_dir, store, spec->layers, &layers, message);
+        if (r < 0)
+                return r;
         rs.layers = layers;
         return root_compose(&rs, message);
 }
@@ -128,6 +147,33 @@ int run_dir_prepare(const char *runtime_dir, LayerStore *store, const SandboxSpe
         }
         *ret_listener = TAKE_FD(listener);
         return 0;
+}
+
+int run_dir_view(const char *runtime_dir, LayerStore *store, const char *run, const char *const *layers,
+                 char message[STEP_MESSAGE_MAX]) {
+        _cleanup_free_ char *dir = run_path(runtime_dir, run, NULL), *root = run_path(runtime_dir, run, "root");
+        _cleanup_strv_free_ char **points = NULL;
+        _cleanup_close_ int fd = -EBADF;
+        int r;
+
+        if (!dir || !root)
+                return -ENOMEM;
+        if (mkdir(dir, 0700) < 0)
+                return step_fail(message, -errno, "Cannot make %s", dir);
+        fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        r = fd < 0 || mkdirat(fd, "root", 0755) < 0 ? step_fail(message, -errno, "Cannot make %s", root) : 0;
+        if (r >= 0)
+                r = write_layers(fd, dir, layers, message);
+        if (r >= 0)
+                r = mount_layers(runtime_dir, store, layers, &points, message);
+        if (r >= 0)
+                r = root_compose_view(points, root, message);
+        if (r < 0) {
+                char ignored[STEP_MESSAGE_MAX];
+
+                (void) run_dir_cleanup(runtime_dir, run, false, NULL, ignored);
+        }
+        return r;
 }
 
 static int remove_all_but(int at, const char *name, const char *keep) {

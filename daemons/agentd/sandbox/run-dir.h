@@ -18,6 +18,10 @@ int run_dir_setup(const char *runtime_dir, char message[STEP_MESSAGE_MAX]);
 int run_dir_prepare(const char *runtime_dir, LayerStore *store, const SandboxSpec *spec, int *ret_listener,
                     char message[STEP_MESSAGE_MAX]);
 
+/* Only runs/<run>/root, read-only: what LAYERS are together. Taken away by run_dir_cleanup() as well. */
+int run_dir_view(const char *runtime_dir, LayerStore *store, const char *run, const char *const *layers,
+                 char message[STEP_MESSAGE_MAX]);
+
 /*
  * Idempotent. RET_UPPER_FD (may be NULL) gets an fd that holds the writable part's memory after it was unmounted
  * (-EBADF where there was none): giving back gigabytes takes a while, and closing that fd is when it happens.

@@ -24,13 +24,14 @@ typedef enum WorkerVerb {
         WORKER_RELEASE_LAYERS,
         WORKER_PUBLISH_LAYER,
         WORKER_VERIFY_LAYER,
+        WORKER_VIEW,
 } WorkerVerb;
 
 typedef struct WorkerRequest {
         uint32_t version;
         uint32_t verb;
         uint64_t id;
-        char run[RUN_ID_LEN + 1];     /* prepare, cleanup */
+        char run[RUN_ID_LEN + 1];     /* prepare, view, cleanup */
         char hostname[65];            /* prepare */
         uint8_t keep_upper;           /* cleanup */
         uint32_t uid;                 /* prepare, and so on to n_layers */
@@ -40,7 +41,7 @@ typedef struct WorkerRequest {
         uint64_t memory_max;
         uint32_t n_layers;
         char path[1024];              /* publish */
-        char layers[SANDBOX_LAYERS_MAX][DIGEST_LEN + 1]; /* prepare: n_layers; publish, verify: the first */
+        char layers[SANDBOX_LAYERS_MAX][DIGEST_LEN + 1]; /* prepare, view: n_layers; publish, verify: the first */
 } WorkerRequest;
 
 typedef struct WorkerReply {

@@ -84,6 +84,15 @@ static bool hostname_is_valid(const char *s) {
         return s[strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")] == 0;
 }
 
+static int take_layers(const WorkerRequest *q, const char *ret[static SANDBOX_LAYERS_MAX + 1]) {
+        for (uint32_t i = 0; i < q->n_layers; i++) {
+                if (!is_string(q->layers[i], sizeof q->layers[i]) || !digest_is_valid(q->layers[i]))
+                        return -EINVAL;
+                ret[i] = q->layers[i];
+        }
+        return 0;
+}
+
 static int do_prepare(Server *s, const WorkerRequest *q) {
         const char *layers[SANDBOX_LAYERS_MAX + 1] = {};
         char message[STEP_MESSAGE_MAX] = "";
@@ -99,13 +108,21 @@ static int do_prepare(Server *s, const WorkerRequest *q) {
             q->n_layers < 1 || q->n_layers > SANDBOX_LAYERS_MAX || q->disk_max < 4096 ||
             !hostname_is_valid(q->hostname))
                 return answer(s, q->id, -EINVAL, "The request for a sandbox is not valid", -EBADF);
-        for (uint32_t i = 0; i < q->n_layers; i++) {
-                if (!is_string(q->layers[i], sizeof q->layers[i]) || !digest_is_valid(q->layers[i]))
-                        return answer(s, q->id, -EINVAL, "A layer's name is no digest", -EBADF);
-                layers[i] = q->layers[i];
-        }
+        if (take_layers(q, layers) < 0)
+                return answer(s, q->id, -EINVAL, "A layer's name is no digest", -EBADF);
         r = run_dir_prepare(s->runtime_dir, s->store, &spec, &listener, message);
         return answer(s, q->id, r, message, r < 0 ? -EBADF : listener);
+}
+
+static int do_view(Server *s, const WorkerRequest *q) {
+        const char *layers[SANDBOX_LAYERS_MAX + 1] = {};
+        char message[STEP_MESSAGE_MAX] = "";
+        int r;
+
+        if (!run_id_is_valid(q->run) || q->n_layers < 1 || q->n_layers > SANDBOX_LAYERS_MAX || take_layers(q, layers) < 0)
+                return answer(s, q->id, -EINVAL, "The request for a view is not valid", -EBADF);
+        r = run_dir_view(s->runtime_dir, s->store, q->run, layers, message);
+        return answer(s, q->id, r, message, -EBADF);
 }
 
 /* Gives an unmounted tmpfs' memory back without letting the next request wait: whoever closes the last fd does the
@@ -243,6 +260,8 @@ static int dispatch(Server *s, const WorkerRequest *q) {
         switch (q->verb) {
         case WORKER_PREPARE:
                 return do_prepare(s, q);
+        case WORKER_VIEW:
+                return do_view(s, q);
         case WORKER_CLEANUP:
                 return do_cleanup(s, q);
         case WORKER_LIST:

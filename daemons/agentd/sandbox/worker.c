@@ -423,6 +423,21 @@ static int send_plain(Worker *w, WorkerRequest **q, worker_handler_t handler, vo
         return r;
 }
 
+int worker_view(Worker *w, const char *id, char *const *layers, worker_handler_t handler, void *userdata,
+                WorkerSlot **ret_slot) {
+        _cleanup_free_ WorkerRequest *q = NULL;
+        int r;
+
+        r = request_new(WORKER_VIEW, &q);
+        if (r >= 0)
+                r = request_set_run(q, id);
+        for (char *const *l = layers; r >= 0 && *l; l++)
+                r = request_add_layer(q, *l);
+        if (r < 0)
+                return r;
+        return send_plain(w, &q, handler, userdata, ret_slot);
+}
+
 int worker_cleanup(Worker *w, const char *run, bool keep_upper, worker_handler_t handler, void *userdata,
                    WorkerSlot **ret_slot) {
         _cleanup_free_ WorkerRequest *q = NULL;

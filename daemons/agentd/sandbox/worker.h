@@ -79,6 +79,13 @@ int worker_prepare(Worker *w, const SandboxSpec *spec, worker_prepare_handler_t 
                    WorkerSlot **ret_slot);
 
 /*
+ * What LAYERS (digests, bottom first; NULL-terminated) are together, at /run/agentd/runs/<id>/root: read-only, with the
+ * image's own ids, for whoever compares or packs it. ID has the form of a run's; worker_cleanup() takes it away.
+ */
+int worker_view(Worker *w, const char *id, char *const *layers, worker_handler_t handler, void *userdata,
+                WorkerSlot **ret_slot);
+
+/*
  * Takes a run's mounts, namespace and directory away: whole, half-made or missing, all the same (0).
  * KEEP_UPPER leaves runs/<run>/rw (for a freeze of runs/<run>/rw/upper); a second cleanup without it removes that.
  */

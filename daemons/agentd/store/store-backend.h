@@ -51,6 +51,9 @@ typedef struct StoreOps {
         int (*generation_get)(Store *s, const char *user, const char *name, const char *digest, StoreGeneration **ret);
         int (*generation_list)(Store *s, const char *user, const char *name, StoreGenerationCallback callback,
                                void *userdata);
+        int (*generation_walk)(Store *s, const char *user, const char *name, StoreGenerationWalk callback,
+                               void *userdata);
+        int (*generation_remove)(Store *s, const char *user, const char *name, char *const *digests);
 
         int (*image_add)(Store *s, const StoreImage *image);
         int (*image_find)(Store *s, const char *user, const char *name, StoreImage **ret);

@@ -292,3 +292,64 @@ int sq_generation_list(Store *s, const char *user, const char *name, StoreGenera
         }
         return r < 0 ? r : n;
 }
+
+int sq_generation_walk(Store *s, const char *user, const char *name, StoreGenerationWalk callback, void *userdata) {
+        SqliteStore *q = SQLITE_STORE(s);
+        _cleanup_reset_ sqlite3_stmt *st = NULL;
+        int n = 0, r;
+
+        r = sq_query(q, &st,
+                     "SELECT g.number, g.digest, g.parent, g.created_usec, g.author, g.note, g.digest = a.head, "
+                     "g.manifest, u.name, l.agent FROM generations g JOIN agents a ON a.id = g.agent_id "
+                     "JOIN lanes l ON l.id = a.lane_id JOIN users u ON u.id = l.user_id "
+                     "WHERE (?1 IS NULL OR u.name = ?1) AND (?2 IS NULL OR l.agent = ?2) "
+                     "ORDER BY u.name, l.agent, g.number DESC",
+                     "ss", user, name);
+        if (r < 0)
+                return r;
+        while ((r = sq_step(q, st)) > 0) {
+                _cleanup_free_ char *owner = NULL, *agent = NULL;
+                StoreGeneration g;
+
+                r = sq_column_dup(st, 8, &owner);
+                if (r >= 0)
+                        r = sq_column_dup(st, 9, &agent);
+                if (r >= 0)
+                        r = generation_from_row(st, &g);
+                if (r < 0)
+                        return r;
+                r = callback(owner, agent, &g, userdata);
+                store_generation_done(&g);
+                if (r < 0)
+                        return r;
+                n++;
+        }
+        return r < 0 ? r : n;
+}
+
+int sq_generation_remove(Store *s, const char *user, const char *name, char *const *digests) {
+        SqliteStore *q = SQLITE_STORE(s);
+        _cleanup_rollback_ SqTransaction t = {};
+        uint64_t agent, is_head;
+        int n = 0, r;
+
+        r = sq_begin(q, &t);
+        if (r < 0)
+                return r;
+        r = agent_id(q, user, name, &agent);
+        if (r < 0)
+                return r;
+        for (char *const *d = digests; d && *d; d++) {
+                r = sq_number(q, &is_head, "SELECT head = ? FROM agents WHERE id = ?", "su", *d, agent);
+                if (r < 0)
+                        return r;
+                if (is_head)
+                        return -EBUSY;
+                r = sq_run(q, "DELETE FROM generations WHERE agent_id = ? AND digest = ?", "us", agent, *d);
+                if (r < 0)
+                        return r;
+                n += r;
+        }
+        r = sq_commit(&t);
+        return r < 0 ? r : n;
+}

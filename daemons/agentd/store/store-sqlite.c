@@ -318,6 +318,8 @@ static const StoreOps sqlite_ops = {
         .head_swap = sq_head_swap,
         .generation_get = sq_generation_get,
         .generation_list = sq_generation_list,
+        .generation_walk = sq_generation_walk,
+        .generation_remove = sq_generation_remove,
 
         .image_add = sq_image_add,
         .image_find = sq_image_find,

@@ -150,6 +150,8 @@ int sq_head_swap(Store *s, const char *user, const char *name, uint64_t expected
 int sq_generation_get(Store *s, const char *user, const char *name, const char *digest, StoreGeneration **ret);
 int sq_generation_list(Store *s, const char *user, const char *name, StoreGenerationCallback callback,
                        void *userdata);
+int sq_generation_walk(Store *s, const char *user, const char *name, StoreGenerationWalk callback, void *userdata);
+int sq_generation_remove(Store *s, const char *user, const char *name, char *const *digests);
 
 int sq_image_add(Store *s, const StoreImage *image);
 int sq_image_find(Store *s, const char *user, const char *name, StoreImage **ret);

@@ -404,6 +404,14 @@ int store_generation_list(Store *s, const char *user, const char *name, StoreGen
         return s->ops->generation_list(s, user, name, callback, userdata);
 }
 
+int store_generation_walk(Store *s, const char *user, const char *name, StoreGenerationWalk callback, void *userdata) {
+        return name && !user ? -EINVAL : s->ops->generation_walk(s, user, name, callback, userdata);
+}
+
+int store_generation_remove(Store *s, const char *user, const char *name, char *const *digests) {
+        return s->ops->generation_remove(s, user, name, digests);
+}
+
 /* ---- images, services, blobs ---- */
 
 int store_image_add(Store *s, const StoreImage *image) {

@@ -367,6 +367,11 @@ int store_generation_get(Store *s, const char *user, const char *name, const cha
 typedef int (*StoreGenerationCallback)(const StoreGeneration *generation, void *userdata);
 int store_generation_list(Store *s, const char *user, const char *name, StoreGenerationCallback callback,
                           void *userdata); /* newest first */
+/* With their manifests: all that the store knows, or those of USER's agents, or of one agent. By agent, newest first. */
+typedef int (*StoreGenerationWalk)(const char *user, const char *name, const StoreGeneration *generation, void *userdata);
+int store_generation_walk(Store *s, const char *user, const char *name, StoreGenerationWalk callback, void *userdata);
+/* Forgets those of DIGESTS that the agent has, all or none; -EBUSY where one is its head. Gives their number. */
+int store_generation_remove(Store *s, const char *user, const char *name, char *const *digests);
 
 /* ---- images: owned by a user; those of root are for all ---- */
 
