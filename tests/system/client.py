@@ -22,6 +22,7 @@ OPERATION = "org.agentd1.Operation"
 PROPERTIES = "org.freedesktop.DBus.Properties"
 TEST_ROOTFS = "/var/cache/agentd-test/rootfs.tar"
 RUNTIME = "/run/agentd"
+LIVE = "/run/agentd/live"
 STATE = "/var/lib/agentd"
 DEADLINE = 120 * (5 if os.environ.get("AGENTD_SANITIZE") or os.environ.get("AGENTD_VM") else 1)
 
