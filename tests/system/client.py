@@ -162,7 +162,9 @@ class Agentd:
 
     def complete(self, path, timeout=DEADLINE):
         """Waits for the end of an operation; returns (result, detail)."""
-        return self.wait_for(lambda: self.finished_operations.get(path), timeout, f"the end of {path}")[0]
+        ends = self.wait_for(lambda: self.finished_operations.get(path), timeout, f"the end of {path}")
+        assert len(ends) == 1, f"{path} ended more than once: {ends}"
+        return ends[0]
 
     def run_id(self, path):
         return path.rsplit("/", 1)[1]
