@@ -70,7 +70,7 @@ suite_meson() {
 }
 
 pytest_command() {
-        PYTEST=(timeout --kill-after=30 3000 python3 -m pytest -p no:cacheprovider -ra --tb=short --timeout=600
+        PYTEST=(timeout --kill-after=30 1800 python3 -m pytest -p no:cacheprovider -ra --tb=short --timeout=600
                 --junitxml="$2" "/src/tests/$1")
         [ -z "$PATTERN" ] || PYTEST+=(-k "$PATTERN")
 }
