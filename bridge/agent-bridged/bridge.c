@@ -142,9 +142,8 @@ static int leave(Bridge *b) {
                 bridge_run_free(run);
 
         /* agentd may be restarting as well. What it has not taken yet outlives us. */
-        int r = report_queue_save(b->reports);
-        if (r < 0)
-                log_error_errno(r, "%zu reports are lost: %m", report_queue_size(b->reports));
+        if (report_queue_size(b->reports) > 0)
+                log_info("%zu reports are left to the next bridge.", report_queue_size(b->reports));
         return sd_event_exit(b->event, 0);
 }
 
@@ -209,12 +208,9 @@ int bridge_startup(Bridge *b) {
         if (r < 0)
                 return r;
 
-        if (b->old_reports >= 0) {
-                r = report_queue_load(b, b->old_reports);
-                if (r < 0)
-                        log_warning_errno(r, "Some reports of before the restart are lost: %m");
-                b->old_reports = safe_close(b->old_reports);
-        }
+        r = report_queue_open(b, TAKE_FD(b->old_reports));
+        if (r < 0)
+                return log_error_errno(r, "What is owed to agentd cannot be noted: %m");
         return 0;
 }
 

@@ -12,7 +12,7 @@
 typedef enum FdKind {
         FD_RUN,     /* a run's listener; the name is its id */
         FD_CONTROL, /* the control socket, from agent-bridged.socket */
-        FD_REPORTS, /* what could not be told to agentd before the last stop, see report.h */
+        FD_REPORTS, /* what is owed to agentd, see report-log.h */
 } FdKind;
 
 int fd_store_push(FdKind kind, const char *run, int fd);

@@ -3,12 +3,9 @@
 /* See report.h. A message that was sent cannot be sent again, so a report keeps its arguments in a message that
  * never is, and each try is a copy of it. */
 
-#include <sys/mman.h>
-
-#include "basic/fs-util.h"
 #include "basic/json-util.h"
 #include "basic/log.h"
-#include "fd-store.h"
+#include "report-log.h"
 #include "report.h"
 
 #define REPORT_TIMEOUT_USEC (30 * USEC_PER_SEC)
@@ -25,6 +22,7 @@ struct Report {
         char run[RUN_ID_LEN + 1];
         const char *method;
         sd_bus_message *arguments; /* sealed */
+        bool noted;                /* it is in the log */
         sd_bus_slot *slot;
         sd_event_source *timer;
         uint64_t delay_usec;
@@ -35,8 +33,8 @@ struct Report {
 struct ReportQueue {
         Bridge *bridge;
         Report *reports;
-        size_t n;
-        bool stored; /* the store of file descriptors has an entry of ours */
+        size_t n, n_noted;
+        ReportLog *log; /* NULL before report_queue_open() */
 };
 
 static int report_try(Report *p);
@@ -53,7 +51,7 @@ int report_queue_new(Bridge *b, ReportQueue **ret) {
 ReportQueue *report_queue_free(ReportQueue *q) {
         if (!q)
                 return NULL;
-        q->stored = false; /* what is stored stays for the next one */
+        q->log = report_log_free(q->log); /* what is noted there stays for the next one */
         while (q->reports)
                 report_cancel(q->reports);
         return mfree(q);
@@ -76,9 +74,10 @@ Report *report_cancel(Report *p) {
         if (p->next)
                 p->next->previous = p->previous;
         q->n--;
-        if (q->n == 0 && q->stored) {
-                (void) fd_store_remove(FD_REPORTS, NULL);
-                q->stored = false;
+        if (p->noted && --q->n_noted == 0 && q->log) {
+                int r = report_log_clear(q->log);
+                if (r < 0)
+                        log_warning_errno(r, "Reports that were taken cannot be forgotten: %m");
         }
 
         sd_bus_slot_unref(p->slot);
@@ -220,8 +219,72 @@ static int report_new(Bridge *b, const char *run, uint64_t attempt, const char *
         return 0;
 }
 
+/* [method, run, attempt, strings…] of what outlives us; 0 and NULL for the rest. */
+static int report_line(Report *p, sd_json_variant **ret) {
+        const char *run, *a = NULL, *b = NULL;
+        uint32_t attempt;
+        bool call = streq(p->method, "ReportCall");
+
+        *ret = NULL;
+        if (!call && !streq(p->method, "ReportResult"))
+                return 0; /* artifacts: nobody waits for them any more */
+
+        int r = sd_bus_message_rewind(p->arguments, true);
+        if (r >= 0)
+                r = sd_bus_message_read(p->arguments, "sus", &run, &attempt, &a);
+        if (r >= 0 && call)
+                r = sd_bus_message_read(p->arguments, "s", &b);
+        if (r < 0)
+                return r;
+        return sd_json_build(ret, SD_JSON_BUILD_ARRAY(SD_JSON_BUILD_STRING(p->method), SD_JSON_BUILD_STRING(run),
+                                                      SD_JSON_BUILD_UNSIGNED(attempt), SD_JSON_BUILD_STRING(a),
+                                                      SD_JSON_BUILD_STRING(b)));
+}
+
+/* The log is full of what was taken meanwhile: begin it anew with what is still owed. */
+static int rewrite_log(ReportQueue *q) {
+        int r = report_log_clear(q->log);
+
+        for (Report *p = q->reports; r >= 0 && p; p = p->next) {
+                _cleanup_json_ sd_json_variant *line = NULL;
+
+                if (!p->noted)
+                        continue;
+                r = report_line(p, &line);
+                if (r >= 0)
+                        r = report_log_add(q->log, line);
+        }
+        return r;
+}
+
+static int report_note(Report *p) {
+        _cleanup_json_ sd_json_variant *line = NULL;
+        ReportQueue *q = p->queue;
+
+        if (!q->log)
+                return 0;
+        int r = report_line(p, &line);
+        if (r < 0 || !line)
+                return r;
+        r = report_log_add(q->log, line);
+        if (r == -EFBIG) {
+                r = rewrite_log(q);
+                if (r >= 0)
+                        r = report_log_add(q->log, line);
+        }
+        if (r < 0)
+                return r;
+        if (!p->noted) {
+                p->noted = true;
+                q->n_noted++;
+        }
+        return 0;
+}
+
 static int report_start(Report *p) {
         int r = sd_bus_message_seal(p->arguments, 1, 0);
+        if (r >= 0)
+                r = report_note(p);
         if (r >= 0)
                 r = report_try(p);
         return r;
@@ -253,60 +316,71 @@ int report_send(Bridge *b, const LiveRun *live, report_done_t done, void *userda
         return 0;
 }
 
-/* [method, run, attempt, strings…] */
-static int report_save(Report *p, sd_json_variant **array) {
-        _cleanup_json_ sd_json_variant *v = NULL;
-        const char *run, *a = NULL, *b = NULL;
-        uint32_t attempt;
-        bool call = streq(p->method, "ReportCall");
+int report_open_call(Bridge *b, const LiveRun *live, const char *call, const char *text, Report **ret) {
+        Report *p;
 
-        if (!call && !streq(p->method, "ReportResult"))
-                return 0; /* artifacts: nobody waits for them any more */
+        int r = report_new(b, live->run, live->attempt, "ReportCall", &p);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_append(p->arguments, "ss", call, text);
+        if (r >= 0)
+                r = sd_bus_message_seal(p->arguments, 1, 0);
+        if (r >= 0)
+                r = report_note(p);
+        if (r < 0) {
+                report_cancel(p);
+                return r;
+        }
+        *ret = p;
+        return 0;
+}
+
+int report_close_call(Report *p, const char *text) {
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
+        const char *run, *call;
+        uint32_t attempt;
 
         int r = sd_bus_message_rewind(p->arguments, true);
         if (r >= 0)
-                r = sd_bus_message_read(p->arguments, "sus", &run, &attempt, &a);
-        if (r >= 0 && call)
-                r = sd_bus_message_read(p->arguments, "s", &b);
+                r = sd_bus_message_read(p->arguments, "sus", &run, &attempt, &call);
         if (r >= 0)
-                r = sd_json_build(&v, SD_JSON_BUILD_ARRAY(SD_JSON_BUILD_STRING(p->method), SD_JSON_BUILD_STRING(run),
-                                                          SD_JSON_BUILD_UNSIGNED(attempt), SD_JSON_BUILD_STRING(a),
-                                                          SD_JSON_BUILD_STRING(b)));
-        return r < 0 ? r : sd_json_variant_append_array(array, v);
-}
-
-int report_queue_save(ReportQueue *q) {
-        _cleanup_json_ sd_json_variant *array = NULL;
-        _cleanup_free_ char *text = NULL;
-        _cleanup_close_ int fd = -EBADF;
-        int r;
-
-        for (Report *p = q->reports; p; p = p->next) {
-                r = report_save(p, &array);
-                if (r < 0)
-                        return r;
+                r = sd_bus_message_new_method_call(p->queue->bridge->bus, &m, AGENTD_NAME, REPORT_PATH,
+                                                   REPORT_INTERFACE, p->method);
+        if (r >= 0)
+                r = sd_bus_message_append(m, "suss", run, attempt, call, text);
+        if (r >= 0) {
+                sd_bus_message_unref(p->arguments);
+                p->arguments = TAKE_PTR(m);
+                r = report_start(p);
         }
-        if (!array)
-                return 0;
-
-        r = sd_json_variant_format(array, 0, &text);
         if (r < 0)
-                return r;
-        fd = memfd_create("reports", MFD_CLOEXEC | MFD_NOEXEC_SEAL);
-        if (fd < 0)
-                return -errno;
-        r = write_full(fd, text, strlen(text));
-        if (r < 0)
-                return r;
-        log_info("%zu reports are left to the next bridge.", sd_json_variant_elements(array));
-        r = fd_store_push(FD_REPORTS, NULL, fd);
-        q->stored = false; /* it is the next bridge's from now on */
+                report_cancel(p);
         return r;
 }
 
-static int report_load(Bridge *b, sd_json_variant *v) {
+/* ---- what a bridge before us owed ---- */
+
+typedef struct Loading {
+        ReportQueue *queue;
+        unsigned broken;
+} Loading;
+
+/* The report of the same call, if there is one among those that were read. */
+static Report *find_call(ReportQueue *q, const char *call) {
+        for (Report *p = q->reports; p; p = p->next) {
+                const char *run, *other;
+                uint32_t attempt;
+
+                if (p->noted && streq(p->method, "ReportCall") && sd_bus_message_rewind(p->arguments, true) >= 0 &&
+                    sd_bus_message_read(p->arguments, "sus", &run, &attempt, &other) >= 0 && streq(other, call))
+                        return p;
+        }
+        return NULL;
+}
+
+static int load_line(ReportQueue *q, sd_json_variant *v) {
         const char *text[5] = {};
-        Report *p;
+        Report *p, *old;
 
         if (!sd_json_variant_is_array(v) || sd_json_variant_elements(v) != ELEMENTSOF(text) ||
             !sd_json_variant_is_unsigned(sd_json_variant_by_index(v, 2)))
@@ -321,44 +395,52 @@ static int report_load(Bridge *b, sd_json_variant *v) {
             (call && !text[4]))
                 return -EBADMSG;
 
-        int r = report_new(b, text[1], sd_json_variant_unsigned(sd_json_variant_by_index(v, 2)),
+        old = call ? find_call(q, text[3]) : NULL;
+        int r = report_new(q->bridge, text[1], sd_json_variant_unsigned(sd_json_variant_by_index(v, 2)),
                            call ? "ReportCall" : "ReportResult", &p);
         if (r < 0)
                 return r;
         r = call ? sd_bus_message_append(p->arguments, "ss", text[3], text[4]) :
                    sd_bus_message_append(p->arguments, "s", text[3]);
         if (r >= 0)
-                r = report_start(p);
-        if (r < 0)
+                r = sd_bus_message_seal(p->arguments, 1, 0);
+        if (r < 0) {
                 report_cancel(p);
-        return r;
+                return r;
+        }
+        p->noted = true;
+        q->n_noted++;
+        report_cancel(old);
+        return 0;
 }
 
-int report_queue_load(Bridge *b, int fd) {
-        _cleanup_json_ sd_json_variant *array = NULL;
-        _cleanup_free_ char *text = NULL;
-        size_t size;
+static void on_line(sd_json_variant *v, void *userdata) {
+        Loading *l = userdata;
 
-        /* The entry stays until all are taken: sent twice is better than lost. */
-        b->reports->stored = true;
-        if (lseek(fd, 0, SEEK_SET) < 0)
-                return -errno;
-        int r = read_full_fd(fd, 256 * 1024 * 1024, &text, &size);
-        if (r >= 0)
-                r = json_parse(text, size, &array, NULL);
+        if (load_line(l->queue, v) < 0)
+                l->broken++;
+}
+
+int report_queue_open(Bridge *b, int fd) {
+        ReportQueue *q = b->reports;
+        Loading l = { .queue = q };
+        bool old = fd >= 0;
+
+        int r = report_log_open(fd, &q->log);
+        if (r < 0 || !old)
+                return r;
+        r = report_log_read(q->log, on_line, &l);
         if (r < 0)
                 return r;
-        if (!sd_json_variant_is_array(array))
-                return -EBADMSG;
-
-        for (size_t i = 0; i < sd_json_variant_elements(array); i++) {
-                int k = report_load(b, sd_json_variant_by_index(array, i));
-                if (k < 0)
-                        r = k;
+        if (l.broken > 0)
+                log_warning("%u reports of before the restart cannot be read.", l.broken);
+        if (q->n > 0)
+                log_info("%zu reports of before the restart go to agentd now.", q->n);
+        for (Report *p = q->reports, *next; p; p = next) {
+                next = p->next;
+                r = report_try(p);
+                if (r < 0)
+                        report_finish(p, r, NULL, NULL);
         }
-        if (b->reports->n == 0) {
-                (void) fd_store_remove(FD_REPORTS, NULL);
-                b->reports->stored = false;
-        }
-        return r;
+        return q->n_noted == 0 ? report_log_clear(q->log) : 0;
 }

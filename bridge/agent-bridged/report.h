@@ -24,10 +24,13 @@ ReportQueue *report_queue_free(ReportQueue *q);
 DEFINE_CLEANUP(ReportQueue *, report_queue_free);
 size_t report_queue_size(const ReportQueue *q);
 
-/* Puts the calls and results that still wait into the store of file descriptors, for the next bridge to send. */
-int report_queue_save(ReportQueue *q);
-/* Sends what a bridge before us saved in FD. */
-int report_queue_load(Bridge *b, int fd);
+/* Begins to note what is owed (report-log.h), and sends what a bridge before us noted in FD (negative: nothing). Owns FD. */
+int report_queue_open(Bridge *b, int fd);
+
+/* A call whose request is about to go out: noted, but not sent. TEXT is what counts if we die before it is closed. */
+int report_open_call(Bridge *b, const LiveRun *live, const char *call, const char *text, Report **ret);
+/* What became of it: noted, and sent. The report is the queue's then, also on failure. */
+int report_close_call(Report *report, const char *text);
 
 /* Calls METHOD of org.agentd1.Report with (run, attempt, TYPES…). The arguments are kept as a sealed message. DONE
  * may be NULL. *ret may be NULL for a report that nobody cancels. -ENOBUFS: too many wait. */

@@ -10,7 +10,6 @@
 #include "basic/string-util.h"
 #include "http/http-path.h"
 #include "http/problem.h"
-#include "report.h"
 #include "service-call.h"
 
 static uint64_t now_usec(clockid_t clock) {
@@ -28,6 +27,7 @@ static ServiceCall *call_free(ServiceCall *c) {
         material_call_free(c->material_call);
         material_done(&c->material);
         redactor_free(c->redactor);
+        report_cancel(c->report);
         http_buffer_done(&c->body);
         if (c->token)
                 explicit_bzero(c->token, strlen(c->token));
@@ -39,30 +39,47 @@ static ServiceCall *call_free(ServiceCall *c) {
         return mfree(c);
 }
 
-static void call_report(ServiceCall *c, const char *outcome) {
+/* What the receipt will say of the call. */
+static int call_format(const ServiceCall *c, const char *outcome, char **ret) {
         _cleanup_json_ sd_json_variant *v = NULL;
+        uint64_t duration = now_usec(CLOCK_MONOTONIC) - c->started_monotonic_usec;
+
+        int r = sd_json_buildo(&v,
+                               SD_JSON_BUILD_PAIR("service", SD_JSON_BUILD_STRING(c->service->name)),
+                               SD_JSON_BUILD_PAIR("method", SD_JSON_BUILD_STRING(c->method)),
+                               SD_JSON_BUILD_PAIR("path", SD_JSON_BUILD_STRING(c->path)),
+                               SD_JSON_BUILD_PAIR("status", SD_JSON_BUILD_UNSIGNED(c->reported_status)),
+                               SD_JSON_BUILD_PAIR("request_bytes", SD_JSON_BUILD_UNSIGNED(c->request_bytes)),
+                               SD_JSON_BUILD_PAIR("response_bytes", SD_JSON_BUILD_UNSIGNED(c->response_bytes)),
+                               SD_JSON_BUILD_PAIR("started_usec", SD_JSON_BUILD_UNSIGNED(c->started_usec)),
+                               SD_JSON_BUILD_PAIR("duration_usec", SD_JSON_BUILD_UNSIGNED(duration)),
+                               SD_JSON_BUILD_PAIR("outcome", SD_JSON_BUILD_STRING(outcome)));
+        return r < 0 ? r : sd_json_variant_format(v, 0, ret);
+}
+
+int call_note(ServiceCall *c) {
         _cleanup_free_ char *text = NULL;
         char id[SD_ID128_STRING_MAX];
         sd_id128_t random;
-        uint64_t duration = now_usec(CLOCK_MONOTONIC) - c->started_monotonic_usec;
 
+        if (c->report)
+                return 0;
         int r = sd_id128_randomize(&random);
         if (r >= 0)
-                r = sd_json_buildo(&v,
-                                   SD_JSON_BUILD_PAIR("service", SD_JSON_BUILD_STRING(c->service->name)),
-                                   SD_JSON_BUILD_PAIR("method", SD_JSON_BUILD_STRING(c->method)),
-                                   SD_JSON_BUILD_PAIR("path", SD_JSON_BUILD_STRING(c->path)),
-                                   SD_JSON_BUILD_PAIR("status", SD_JSON_BUILD_UNSIGNED(c->reported_status)),
-                                   SD_JSON_BUILD_PAIR("request_bytes", SD_JSON_BUILD_UNSIGNED(c->request_bytes)),
-                                   SD_JSON_BUILD_PAIR("response_bytes", SD_JSON_BUILD_UNSIGNED(c->response_bytes)),
-                                   SD_JSON_BUILD_PAIR("started_usec", SD_JSON_BUILD_UNSIGNED(c->started_usec)),
-                                   SD_JSON_BUILD_PAIR("duration_usec", SD_JSON_BUILD_UNSIGNED(duration)),
-                                   SD_JSON_BUILD_PAIR("outcome", SD_JSON_BUILD_STRING(outcome)));
+                r = call_format(c, "interrupted", &text);
         if (r >= 0)
-                r = sd_json_variant_format(v, 0, &text);
+                r = report_open_call(c->bridge, c->live, sd_id128_to_string(random, id), text, &c->report);
+        return r;
+}
+
+static void call_report(ServiceCall *c, const char *outcome) {
+        _cleanup_free_ char *text = NULL;
+
+        int r = call_note(c);
         if (r >= 0)
-                r = report_send(c->bridge, c->live, NULL, NULL, NULL, "ReportCall", "ss",
-                                sd_id128_to_string(random, id), text);
+                r = call_format(c, outcome, &text);
+        if (r >= 0)
+                r = report_close_call(TAKE_PTR(c->report), text);
         if (r < 0)
                 log_warning_errno(r, "Run %s: a call of %s could not be reported: %m", c->live->run, c->service->name);
 }

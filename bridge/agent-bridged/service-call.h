@@ -14,6 +14,7 @@
 #include "http/http-request.h"
 #include "material-client.h"
 #include "redactor.h"
+#include "report.h"
 #include "routes.h"
 
 #define CALL_REPLAY_MAX ((size_t) 64 * 1024) /* bodies up to here are kept, to be sent a second time */
@@ -61,6 +62,7 @@ typedef struct ServiceCall {
         uint64_t started_usec, started_monotonic_usec;
         unsigned reported_status; /* what the sandbox was told */
         const char *outcome;
+        Report *report; /* noted, not sent yet */
 } ServiceCall;
 
 /* service-upstream.c: begins the transfer with what is in the call. On failure an answer was given. */
@@ -68,6 +70,8 @@ void call_upstream_start(ServiceCall *c);
 /* Drops the transfer and what was read of its answer. Not from within its callbacks. */
 void call_upstream_drop(ServiceCall *c);
 
+/* service-call.c: writes down that the call happens, before its request goes out. */
+int call_note(ServiceCall *c);
 /* service-call.c: ends the call with an answer of our own. */
 void call_fail(ServiceCall *c, unsigned status, const char *code, const char *detail, const char *outcome);
 /* The access token was refused: get another one and start again. */

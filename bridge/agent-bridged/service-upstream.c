@@ -397,7 +397,9 @@ static bool set_options(ServiceCall *c) {
 void call_upstream_start(ServiceCall *c) {
         _cleanup_free_ char *url = call_url(c);
 
-        int r = url ? curl_transfer_new(c->bridge->curl, url, &c->transfer) : -ENOMEM;
+        int r = url ? call_note(c) : -ENOMEM;
+        if (r >= 0)
+                r = curl_transfer_new(c->bridge->curl, url, &c->transfer);
         if (r >= 0)
                 r = set_options(c) ? add_headers(c) : -ENOMEM;
         c->progress_usec = call_now(c);

@@ -10,6 +10,8 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <systemd/sd-id128.h>
@@ -450,24 +452,28 @@ static void test_result(void) {
         EXPECT(authorized("POST", "/v1/run/result", "", big), 413);
 }
 
-/* What agentd could not take before a restart, the next bridge sends. */
+/* What agentd could not take before a restart or kill -9, the next bridge sends. */
 static void test_saved_reports(void) {
-        static const char saved[] = "[[\"ReportCall\",\"" RUN_A "\",1,\"id\",\"{}\"],"
-                                    "[\"ReportResult\",\"" RUN_A "\",2,\"{\\\"status\\\":1}\",null],"
-                                    "[\"Evil\",\"" RUN_A "\",1,\"x\",\"y\"],17]";
-        _cleanup_free_ char *path = strprintf("%s/saved", dir);
+        static const char saved[] = "[\"ReportCall\",\"" RUN_A "\",1,\"id\",\"{\\\"outcome\\\":\\\"interrupted\\\"}\"]\n"
+                                    "[\"ReportCall\",\"" RUN_A "\",1,\"other\",\"{\\\"outcome\\\":\\\"interrupted\\\"}\"]\n"
+                                    "[\"ReportCall\",\"" RUN_A "\",1,\"id\",\"{}\"]\n"
+                                    "[\"ReportResult\",\"" RUN_A "\",2,\"{\\\"status\\\":1}\",null]\n"
+                                    "[\"Evil\",\"" RUN_A "\",1,\"x\",\"y\"]\n17\n[\"ReportCall\",\"cut sho";
+        struct stat st;
 
         agentd_log[0] = 0;
         agentd_away = 1;
-        assert(write_file_atomic(AT_FDCWD, path, saved, strlen(saved), 0600, (uid_t) -1, (gid_t) -1, 0) == 0);
-        _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-        assert(report_queue_load(bridge, fd) == -EBADMSG); /* of two of them */
-        assert(report_queue_size(bridge->reports) == 2);
+        int fd = memfd_create("reports", MFD_CLOEXEC);
+        assert(fd >= 0 && write_full(fd, saved, strlen(saved)) == 0);
+        _cleanup_close_ int again = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+        assert(report_queue_open(bridge, fd) == 0);
+        assert(report_queue_size(bridge->reports) == 3); /* of the call that is there twice, the later line */
         while (report_queue_size(bridge->reports) > 0)
                 assert(sd_event_run(bridge->event, UINT64_MAX) >= 0);
-        assert(strstr(agentd_log, "ReportCall aaaa 1 {} 0\n") && strstr(agentd_log,
-                                                                        "ReportResult aaaa 2 {\"status\":1} 0\n"));
-        assert(report_queue_save(bridge->reports) == 0);
+        assert(strstr(agentd_log, "ReportCall aaaa 1 {} 0\n"));
+        assert(strstr(agentd_log, "ReportCall aaaa 1 {\"outcome\":\"interrupted\"} 0\n"));
+        assert(strstr(agentd_log, "ReportResult aaaa 2 {\"status\":1} 0\n"));
+        assert(fstat(again, &st) == 0 && st.st_size == 0); /* all taken: nothing is owed */
 }
 
 static void test_logs(void) {
