@@ -38,7 +38,7 @@ Run *run_free(Run *run) {
         worker_slot_unref(run->worker_slot);
         sd_bus_slot_unref(run->bridge_slot);
         sd_event_source_disable_unref(run->retry);
-        unit_free(run->unit);
+        unit_forget(run->unit); /* whoever comes next may need it */
         safe_close(run->listener_fd);
         live_run_unref(run->live);
         generation_free(run->generation);
@@ -117,6 +117,7 @@ static void run_finish(Run *run) {
                                 TAKE_PTR(r);
                         return;
                 }
+                run->unit = unit_free(run->unit);
                 run_signal_changed(m, run->row->id);
                 manager_dispatch_soon(m);
                 return;
@@ -144,6 +145,8 @@ static void run_finish(Run *run) {
                         TAKE_PTR(r);
                 return;
         }
+        /* Not before: it was the proof of the end for an agentd after us. */
+        run->unit = unit_free(run->unit);
         if (run->row->keep && run->end.result == RUN_RESULT_SUCCESS)
                 kept_add(m, run->row->id, now);
         sd_journal_send("MESSAGE=Run %s of agent %s/%s finished: %s", run->row->id, run->row->user, run->row->agent,
@@ -332,7 +335,12 @@ static void on_unit(Unit *u, UnitEvent event, const char *message, void *userdat
                 run_on_end(run);
                 break;
         case UNIT_START_FAILED:
-                run_fail(run, "start", -EIO, message);
+                if (run->row->cancel_requested) {
+                        set_end(run, RUN_RESULT_CANCELED, false, "Canceled by %s before it began.",
+                                strempty(run->row->cancel_by));
+                        run_settle(run);
+                } else
+                        run_fail(run, "start", -EIO, message);
                 break;
         case UNIT_GONE:
                 /* Only after run_resume(): it never started, as RemainAfterExit= keeps the ones that did. */
@@ -358,8 +366,11 @@ static void run_start(Run *run) {
                 return;
         }
         r = unit_start(run->manager->systemd, run->unit_name, run_unit_properties, on_unit, run, &run->unit);
-        if (r < 0)
+        if (r < 0) {
                 run_fail(run, "start", r, NULL);
+                return;
+        }
+        unit_hold(run->unit);
 }
 
 static int on_registered(sd_bus_message *m, void *userdata, sd_bus_error *error) {
@@ -570,7 +581,9 @@ void run_resume(Manager *m, StoreRun *row) {
                 log_error_errno(r, "Run %s: its unit cannot be watched: %m", row->id);
                 set_end(run, RUN_RESULT_LOST, false, "The run's unit could not be found again.");
                 run_settle(run);
+                return;
         }
+        unit_hold(run->unit);
 }
 
 void run_cancel(Run *run) {

@@ -8,7 +8,8 @@
  *
  * Units are expected to have RemainAfterExit=yes: one whose program ended well stays "active (exited)" until somebody
  * stops it, and one that failed stays "failed". So an end that happens while no agentd is there to see it is not
- * lost, whereas a reference (AddRef) goes with the connection that holds it. The price is the stop, made here.
+ * lost, whereas a reference (AddRef) goes with the connection that holds it. The price is the stop, made here: at
+ * once, or for a unit on hold when its owner has stored how it ended.
  */
 #include <signal.h>
 #include <sys/wait.h>
@@ -17,19 +18,19 @@
 #include "basic/string-util.h"
 #include "basic/strmap.h"
 #include "systemd-client.h"
+#include "systemd-errand.h"
 
-#define SD_NAME "org.freedesktop.systemd1"
-#define SD_PATH "/org/freedesktop/systemd1"
-#define SD_MANAGER "org.freedesktop.systemd1.Manager"
 #define SD_UNIT "org.freedesktop.systemd1.Unit"
-#define SD_SERVICE "org.freedesktop.systemd1.Service"
 
 /* How often a unit is asked for its state though no signal came. Only a safety net, see TRAPS of sd-bus users:
  * JobRemoved may be lost over a daemon-reload. */
 #define UNIT_POLL_USEC (20 * USEC_PER_SEC)
+/* While PID 1 is being replaced (daemon-reexec) nobody answers; asked again so often. */
+#define UNIT_RETRY_USEC (100 * USEC_PER_MSEC)
 
 struct SystemdClient {
         sd_bus *bus;
+        Errands *errands;
         StrMap *units; /* by object path */
         StrMap *jobs;  /* by job path: units whose job is pending */
         sd_bus_slot *job_removed_slot, *properties_slot;
@@ -39,9 +40,11 @@ struct SystemdClient {
 struct Unit {
         SystemdClient *client;
         char *name, *path, *job;
+        unit_properties_t properties; /* while it is not known whether PID 1 took the start */
         unit_event_handler_t handler;
         void *userdata;
-        sd_bus_slot *start_slot, *get_slot, *stop_slot;
+        sd_bus_slot *start_slot, *get_slot;
+        sd_event_source *retry_source;
         bool attached;    /* not started by this Unit: a missing unit is an answer, not a fault */
         bool job_done;    /* the start job is over (or there never was one to wait for) */
         bool told_running, told_end;
@@ -49,11 +52,13 @@ struct Unit {
         bool failed;      /* ActiveState was failed: reset it when freed */
         bool job_failed;
         bool stop_sent;   /* the program is over; what it left behind is being killed */
+        bool hold;        /* it leaves nothing behind, and is the proof of its end until the Unit is freed */
         char active_state[32], sub_state[32], load_state[32];
         UnitResult result, exit_result; /* the second: as it was when the program ended, before our own stop */
 };
 
 static int unit_refresh(Unit *u);
+static int unit_send_start(Unit *u);
 
 static const UnitResult unit_result_null = {
         .cpu_nsec = UINT64_MAX,
@@ -91,6 +96,10 @@ static void unit_evaluate(Unit *u) {
         }
         /* The program is over, the unit not yet: whatever it left in the cgroup goes at once. */
         if (streq(u->active_state, "active") && streq(u->sub_state, "exited")) {
+                if (u->hold) {
+                        unit_tell(u, UNIT_ENDED, NULL);
+                        return;
+                }
                 if (u->stop_sent)
                         return;
                 u->stop_sent = true;
@@ -226,12 +235,52 @@ static int unit_read_properties(Unit *u, sd_bus_message *m) {
         return sd_bus_message_exit_container(m);
 }
 
+static int on_retry(sd_event_source *s, uint64_t usec, void *userdata) {
+        unit_refresh(userdata);
+        return 0;
+}
+
+static void unit_refresh_later(Unit *u) {
+        int r;
+
+        if (u->retry_source) {
+                r = sd_event_source_set_time_relative(u->retry_source, UNIT_RETRY_USEC);
+                if (r >= 0)
+                        r = sd_event_source_set_enabled(u->retry_source, SD_EVENT_ONESHOT);
+        } else
+                r = sd_event_add_time_relative(sd_bus_get_event(u->client->bus), &u->retry_source, CLOCK_MONOTONIC,
+                                               UNIT_RETRY_USEC, 0, on_retry, u);
+        if (r < 0)
+                log_warning_errno(r, "%s: cannot be asked for again soon: %m", u->name); /* on_poll() will */
+}
+
+/* PID 1 was replaced with our call for the start in hand: did it take it? */
+static bool unit_settle_start(Unit *u) {
+        int r;
+
+        if (!u->properties)
+                return true;
+        if (streq(u->load_state, "not-found")) {
+                r = unit_send_start(u);
+                if (r < 0)
+                        unit_tell(u, UNIT_START_FAILED, strerror(-r));
+                return false;
+        }
+        u->properties = NULL;
+        u->job_done = true;
+        return true;
+}
+
 static int on_properties(sd_bus_message *m, void *userdata, sd_bus_error *error) {
         Unit *u = userdata;
         const sd_bus_error *e = sd_bus_message_get_error(m);
         int r;
 
         u->get_slot = sd_bus_slot_unref(u->get_slot);
+        if (e && errand_peer_is_away(e)) {
+                unit_refresh_later(u);
+                return 0;
+        }
         if (e) {
                 /* The unit is not loaded (any more). For one that we pinned this cannot be, unless PID 1 lost it. */
                 if (sd_bus_error_has_name(e, SD_BUS_ERROR_UNKNOWN_OBJECT) || sd_bus_error_has_name(e, "org.freedesktop.systemd1.NoSuchUnit")) {
@@ -251,7 +300,8 @@ static int on_properties(sd_bus_message *m, void *userdata, sd_bus_error *error)
                 u->dirty = false;
                 unit_refresh(u);
         }
-        unit_evaluate(u);
+        if (unit_settle_start(u))
+                unit_evaluate(u);
         return 0;
 }
 
@@ -306,7 +356,8 @@ static int on_properties_changed(sd_bus_message *m, void *userdata, sd_bus_error
                 if (sd_bus_message_exit_container(m) < 0)
                         return 0;
         }
-        if (u->job_done && (active_state_is_over(active) || (streq(active, "active") && streq(sub, "exited"))))
+        if (u->job_done && (active_state_is_over(active) ||
+                            (streq(active, "active") && (streq(sub, "exited") || !u->told_running))))
                 unit_refresh(u);
         return 0;
 }
@@ -341,6 +392,9 @@ int systemd_client_new(sd_bus *bus, SystemdClient **ret) {
         c->jobs = strmap_new();
         if (!c->units || !c->jobs)
                 return -ENOMEM;
+        r = errands_new(bus, &c->errands);
+        if (r < 0)
+                return r;
         r = sd_bus_match_signal(bus, &c->job_removed_slot, SD_NAME, SD_PATH, SD_MANAGER, "JobRemoved", on_job_removed, c);
         if (r < 0)
                 return r;
@@ -366,6 +420,7 @@ SystemdClient *systemd_client_free(SystemdClient *c) {
         if (!c)
                 return NULL;
         assert(!c->units || strmap_size(c->units) == 0); /* units go before the client */
+        errands_free(c->errands);
         sd_event_source_disable_unref(c->poll_source);
         sd_bus_slot_unref(c->job_removed_slot);
         sd_bus_slot_unref(c->properties_slot);
@@ -382,6 +437,11 @@ static int on_start_reply(sd_bus_message *m, void *userdata, sd_bus_error *error
         int r;
 
         u->start_slot = sd_bus_slot_unref(u->start_slot);
+        if (e && errand_peer_is_away(e)) {
+                unit_refresh_later(u);
+                return 0;
+        }
+        u->properties = NULL;
         if (e) {
                 unit_tell(u, UNIT_START_FAILED, e->message ?: e->name);
                 return 0;
@@ -397,7 +457,7 @@ static int on_start_reply(sd_bus_message *m, void *userdata, sd_bus_error *error
 }
 
 static int unit_new(SystemdClient *c, const char *name, unit_event_handler_t handler, void *userdata, Unit **ret) {
-        _cleanup_(unit_freep) Unit *u = NULL;
+        _cleanup_(unit_forgetp) Unit *u = NULL;
         int r;
 
         u = calloc(1, sizeof *u);
@@ -419,19 +479,14 @@ static int unit_new(SystemdClient *c, const char *name, unit_event_handler_t han
         return 0;
 }
 
-int unit_start(SystemdClient *c, const char *name, unit_properties_t properties, unit_event_handler_t handler,
-               void *userdata, Unit **ret) {
+static int unit_send_start(Unit *u) {
         _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
-        _cleanup_(unit_freep) Unit *u = NULL;
         int r;
 
-        r = unit_new(c, name, handler, userdata, &u);
+        r = sd_bus_message_new_method_call(u->client->bus, &m, SD_NAME, SD_PATH, SD_MANAGER, "StartTransientUnit");
         if (r < 0)
                 return r;
-        r = sd_bus_message_new_method_call(c->bus, &m, SD_NAME, SD_PATH, SD_MANAGER, "StartTransientUnit");
-        if (r < 0)
-                return r;
-        r = sd_bus_message_append(m, "ss", name, "fail");
+        r = sd_bus_message_append(m, "ss", u->name, "fail");
         if (r < 0)
                 return r;
         r = sd_bus_message_open_container(m, 'a', "(sv)");
@@ -440,7 +495,7 @@ int unit_start(SystemdClient *c, const char *name, unit_properties_t properties,
         r = sd_bus_message_append(m, "(sv)", "AddRef", "b", 1);
         if (r < 0)
                 return r;
-        r = properties(m, userdata);
+        r = u->properties(m, u->userdata);
         if (r < 0)
                 return r;
         r = sd_bus_message_close_container(m);
@@ -449,7 +504,19 @@ int unit_start(SystemdClient *c, const char *name, unit_properties_t properties,
         r = sd_bus_message_append(m, "a(sa(sv))", 0);
         if (r < 0)
                 return r;
-        r = sd_bus_call_async(c->bus, &u->start_slot, m, on_start_reply, u, 0);
+        return sd_bus_call_async(u->client->bus, &u->start_slot, m, on_start_reply, u, 0);
+}
+
+int unit_start(SystemdClient *c, const char *name, unit_properties_t properties, unit_event_handler_t handler,
+               void *userdata, Unit **ret) {
+        _cleanup_(unit_forgetp) Unit *u = NULL;
+        int r;
+
+        r = unit_new(c, name, handler, userdata, &u);
+        if (r < 0)
+                return r;
+        u->properties = properties;
+        r = unit_send_start(u);
         if (r < 0)
                 return r;
         *ret = TAKE_PTR(u);
@@ -466,7 +533,7 @@ static int on_ref_reply(sd_bus_message *m, void *userdata, sd_bus_error *error) 
 }
 
 int unit_attach(SystemdClient *c, const char *name, unit_event_handler_t handler, void *userdata, Unit **ret) {
-        _cleanup_(unit_freep) Unit *u = NULL;
+        _cleanup_(unit_forgetp) Unit *u = NULL;
         int r;
 
         r = unit_new(c, name, handler, userdata, &u);
@@ -482,13 +549,15 @@ int unit_attach(SystemdClient *c, const char *name, unit_event_handler_t handler
 }
 
 int unit_stop(Unit *u) {
-        return sd_bus_call_method_async(u->client->bus, NULL, SD_NAME, SD_PATH, SD_MANAGER, "StopUnit", NULL, NULL, "ss",
-                                        u->name, "replace");
+        return errand_run(u->client->errands, ERRAND_STOP, u->name, 0);
 }
 
 int unit_kill(Unit *u, int signal) {
-        return sd_bus_call_method_async(u->client->bus, NULL, SD_NAME, SD_PATH, SD_MANAGER, "KillUnit", NULL, NULL, "ssi",
-                                        u->name, "all", signal);
+        return errand_run(u->client->errands, ERRAND_KILL, u->name, signal);
+}
+
+void unit_hold(Unit *u) {
+        u->hold = true;
 }
 
 const char *unit_name(const Unit *u) {
@@ -499,14 +568,11 @@ const UnitResult *unit_result(const Unit *u) {
         return &u->result;
 }
 
-Unit *unit_free(Unit *u) {
+Unit *unit_forget(Unit *u) {
         if (!u)
                 return NULL;
         if (u->path) {
                 strmap_remove(u->client->units, u->path);
-                if (u->failed)
-                        sd_bus_call_method_async(u->client->bus, NULL, SD_NAME, SD_PATH, SD_MANAGER, "ResetFailedUnit",
-                                                 NULL, NULL, "s", u->name);
                 sd_bus_call_method_async(u->client->bus, NULL, SD_NAME, SD_PATH, SD_MANAGER, "UnrefUnit", NULL, NULL, "s",
                                          u->name);
         }
@@ -514,11 +580,25 @@ Unit *unit_free(Unit *u) {
                 strmap_remove(u->client->jobs, u->job);
         sd_bus_slot_unref(u->start_slot);
         sd_bus_slot_unref(u->get_slot);
-        sd_bus_slot_unref(u->stop_slot);
+        sd_event_source_disable_unref(u->retry_source);
         free(u->name);
         free(u->path);
         free(u->job);
         return mfree(u);
+}
+
+Unit *unit_free(Unit *u) {
+        int r = 0;
+
+        if (!u)
+                return NULL;
+        if (u->failed)
+                r = errand_run(u->client->errands, ERRAND_RESET, u->name, 0);
+        else if (u->hold && u->told_end && !active_state_is_over(u->active_state))
+                r = errand_run(u->client->errands, ERRAND_STOP, u->name, 0);
+        if (r < 0)
+                log_warning_errno(r, "%s: cannot be taken away, it stays until the next start: %m", u->name);
+        return unit_forget(u);
 }
 
 int systemd_client_list(SystemdClient *c, const char *pattern, char ***ret) {
@@ -549,6 +629,9 @@ int systemd_client_list(SystemdClient *c, const char *pattern, char ***ret) {
 }
 
 int systemd_client_stop(SystemdClient *c, const char *name) {
-        return sd_bus_call_method_async(c->bus, NULL, SD_NAME, SD_PATH, SD_MANAGER, "StopUnit", NULL, NULL, "ss", name,
-                                        "replace");
+        int r;
+
+        /* One that failed is not stopped by a stop. */
+        r = errand_run(c->errands, ERRAND_STOP, name, 0);
+        return r < 0 ? r : errand_run(c->errands, ERRAND_RESET, name, 0);
 }

@@ -50,6 +50,10 @@ int unit_start(SystemdClient *c, const char *name, unit_properties_t properties,
                void *userdata, Unit **ret);
 /* Watches a unit that an earlier agentd started. */
 int unit_attach(SystemdClient *c, const char *name, unit_event_handler_t handler, void *userdata, Unit **ret);
+/* For a unit whose processes all end with its program (PrivatePIDs=), right after unit_start() or unit_attach(): one that
+ * ended well stays as it is, "active (exited)", until unit_free(). So whoever stores the end before that can be killed at any
+ * moment: the next one finds the unit and its result. */
+void unit_hold(Unit *u);
 /* SIGTERM, then SIGKILL after the unit's TimeoutStopSec. Repeating it is harmless. */
 int unit_stop(Unit *u);
 /* Kills every process of the unit's cgroup at once. */
@@ -57,11 +61,14 @@ int unit_kill(Unit *u, int signal);
 
 const char *unit_name(const Unit *u);
 const UnitResult *unit_result(const Unit *u);
-/* Drops the pin and, where the unit failed, PID 1's memory of it. Does not stop a unit that is live. */
+/* Drops the pin and PID 1's memory of a unit that is over. Does not stop a unit that is live. */
 Unit *unit_free(Unit *u);
 DEFINE_CLEANUP(Unit *, unit_free);
+/* Drops the pin, and leaves the unit as it is for whoever attaches to it next. */
+Unit *unit_forget(Unit *u);
+DEFINE_CLEANUP(Unit *, unit_forget);
 
 /* Names of the loaded units that match PATTERN (a glob); for reconciling after a start. Blocks: start-up only. */
 int systemd_client_list(SystemdClient *c, const char *pattern, char ***ret);
-/* Stops a unit that nobody watches. */
+/* Stops a unit that nobody watches, and forgets that it failed. */
 int systemd_client_stop(SystemdClient *c, const char *name);
