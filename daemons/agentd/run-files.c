@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * The files of a run outside of its root: token and input (root only; PID 1 hands them in as credentials), the live
- * file by which bridge and strong room know the run, and the task that the bridge serves.
+ * The files of a run outside of its root: token (root only; PID 1 hands it in as a credential), input (bound into the root,
+ * since all credentials together may have 1 MiB only), the live file by which bridge and strong room know the run, and the task that the bridge serves.
  */
 #include <fcntl.h>
 #include <time.h>
@@ -12,12 +12,12 @@
 #include "run.h"
 #include "token/run-token.h"
 
-static int write_run_file(const Run *run, const char *name, const void *data, size_t size) {
+static int write_run_file(const Run *run, const char *name, const void *data, size_t size, uid_t owner) {
         _cleanup_free_ char *path = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/%s", run->row->id, name);
 
         if (!path)
                 return -ENOMEM;
-        return write_file_atomic(AT_FDCWD, path, data, size, 0400, (uid_t) -1, (gid_t) -1, 0);
+        return write_file_atomic(AT_FDCWD, path, data, size, 0400, owner, (gid_t) -1, 0);
 }
 
 static int write_token(Run *run) {
@@ -38,7 +38,7 @@ static int write_token(Run *run) {
         r = run_token_mint(run->manager->key, &claims, &token);
         if (r < 0)
                 return r;
-        r = write_run_file(run, "token", token, strlen(token));
+        r = write_run_file(run, "token", token, strlen(token), (uid_t) -1);
         explicit_bzero(token, strlen(token));
         return r;
 }
@@ -135,7 +135,7 @@ int run_write_files(Run *run, char **ret_error) {
                 r = store_run_get_input(run->manager->store, run->row->id, &input, &size);
         }
         if (r >= 0)
-                r = write_run_file(run, "input", input, size);
+                r = write_run_file(run, "input", input, size, run->uid);
         if (r >= 0) {
                 what = "token";
                 r = write_token(run);

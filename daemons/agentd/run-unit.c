@@ -16,6 +16,7 @@
 
 #define RUNNER_INSIDE "/opt/agentd/runner"
 #define INIT_INSIDE "/run/agent-init" /* /run is the unit's own tmpfs, so the image needs no place for it */
+#define INPUT_INSIDE "/run/agent-input"
 #define AGENT_HOME "/home/agent"
 
 #define TRY(x)                                                                                                         \
@@ -90,13 +91,13 @@ static int append_environment(sd_bus_message *m, const Run *run) {
                 "LOGNAME=agent",
                 "SHELL=/bin/sh",
                 "LANG=C.UTF-8",
+                "AGENT_INPUT_FILE=" INPUT_INSIDE,
                 "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         };
         const char *const own[][2] = {
                 { "AGENT_RUN_ID=%s", run->row->id },
                 { "HOSTNAME=%s", run->definition->name },
                 { "AGENT_TOKEN_FILE=/run/credentials/%s/token", run->unit_name },
-                { "AGENT_INPUT_FILE=/run/credentials/%s/input", run->unit_name },
         };
 
         for (size_t i = 0; i < ELEMENTSOF(base); i++)
@@ -117,15 +118,17 @@ static int append_environment(sd_bus_message *m, const Run *run) {
 }
 
 static int append_binds(sd_bus_message *m, const Run *run) {
-        _cleanup_free_ char *dir = strprintf(AGENTD_RUNTIME_DIR "/runs/%s", run->row->id);
+        _cleanup_free_ char *dir = strprintf(AGENTD_RUNTIME_DIR "/runs/%s", run->row->id), *input = NULL;
 
-        if (!dir)
+        input = dir ? strprintf("%s/input", dir) : NULL;
+        if (!input)
                 return -ENOMEM;
         TRY(sd_bus_message_open_container(m, 'r', "sv"));
         TRY(sd_bus_message_append(m, "s", "BindReadOnlyPaths"));
         TRY(sd_bus_message_open_container(m, 'v', "a(ssbt)"));
         TRY(sd_bus_message_open_container(m, 'a', "(ssbt)"));
         TRY(sd_bus_message_append(m, "(ssbt)", LIBEXECDIR "/agent-init", INIT_INSIDE, 0, UINT64_C(0)));
+        TRY(sd_bus_message_append(m, "(ssbt)", input, INPUT_INSIDE, 0, UINT64_C(0)));
         if (run->definition->kind != AGENT_EXEC)
                 TRY(sd_bus_message_append(m, "(ssbt)", run->manager->runner->directory, RUNNER_INSIDE, 0, UINT64_C(0)));
         for (const ProcFile *f = proc_files; f->name; f++) {
@@ -279,13 +282,12 @@ static int slice_name(const char *user, char **ret) {
 
 int run_unit_properties(sd_bus_message *m, void *userdata) {
         const Run *run = userdata;
-        _cleanup_free_ char *slice = NULL, *description = NULL, *token = NULL, *input = NULL;
+        _cleanup_free_ char *slice = NULL, *description = NULL, *token = NULL;
 
         TRY(slice_name(run->row->user, &slice));
         description = strprintf("Agent %s/%s, run %s", run->row->user, run->row->agent, run->row->id);
         token = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/token", run->row->id);
-        input = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/input", run->row->id);
-        if (!description || !token || !input)
+        if (!description || !token)
                 return -ENOMEM;
 
         TRY(append_string(m, "Description", description));
@@ -296,8 +298,8 @@ int run_unit_properties(sd_bus_message *m, void *userdata) {
         TRY(append_command(m, run));
         TRY(append_environment(m, run));
         TRY(append_bool(m, "SetLoginEnvironment", false));
-        /* From files that only root can read: what is given by SetCredential= or Environment= anybody could read back. */
-        TRY(sd_bus_message_append(m, "(sv)", "LoadCredential", "a(ss)", 2, "token", token, "input", input));
+        /* From a file that only root can read: what is given by SetCredential= or Environment= anybody could read back. */
+        TRY(sd_bus_message_append(m, "(sv)", "LoadCredential", "a(ss)", 1, "token", token));
         TRY(append_sandbox(m, run));
         TRY(append_binds(m, run));
         TRY(append_limits(m, run));
