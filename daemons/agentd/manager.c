@@ -118,6 +118,8 @@ int manager_new(Manager **ret) {
         m->kept = strmap_new();
         if (!m->runs || !m->operations || !m->kept)
                 return -ENOMEM;
+        /* Ids of operations are not to be met again after a restart. */
+        m->last_operation = now_realtime();
         m->next_uid = SANDBOX_UID_MIN + (uid_t) (now_realtime() % (SANDBOX_UID_MAX - SANDBOX_UID_MIN));
         sigemptyset(&mask);
         sigaddset(&mask, SIGTERM);
