@@ -54,7 +54,8 @@ static void judge_posted(const char *posted, RunEnd *end) {
                 end_set(end, RUN_RESULT_FAILED, "%.*s", (int) MESSAGE_MAX, message ?: "The agent reported a failure.");
 }
 
-void run_judge(const StoreRun *row, bool exec_kind, const char *posted, const UnitResult *u, RunEnd *end) {
+void run_judge(const StoreRun *row, const Definition *definition, const char *posted, const UnitResult *u, RunEnd *end) {
+        const bool exec_kind = definition && definition->kind == AGENT_EXEC;
         const char *program = exec_kind ? "The agent's command" : "The runner";
         bool clean = streq(u->result, "success") && !(u->code == CLD_KILLED || u->code == CLD_DUMPED) && u->status == 0;
 
@@ -115,8 +116,9 @@ void run_judge(const StoreRun *row, bool exec_kind, const char *posted, const Un
         if (u->code == CLD_EXITED && exec_kind && (u->status == 126 || u->status == 127)) {
                 end->exit_code = u->status;
                 end_set(end, RUN_RESULT_EXIT_CODE,
-                        "The command exited with status %d, as when it cannot be executed: is it in the environment?",
-                        u->status);
+                        "The command exited with status %d, as when it cannot be executed: is %s in the environment, and "
+                        "executable?",
+                        u->status, definition->command[0]);
                 return;
         }
         if (u->code == CLD_EXITED) {

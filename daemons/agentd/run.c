@@ -201,6 +201,9 @@ static void run_settle(Run *run) {
 
 /* The platform's fault: a retry follows where one is left. */
 static void run_fail(Run *run, const char *step, int error, const char *message) {
+        /* A stop that meets a unit which is still being set up makes that fail. */
+        if (run->row->cancel_requested)
+                set_end(run, RUN_RESULT_CANCELED, false, "Canceled by %s before it began.", strempty(run->row->cancel_by));
         set_end(run, RUN_RESULT_SANDBOX_FAILED, true, "The sandbox could not be made (step %s): %s.", step,
                 isempty(message) ? strerror(-error) : message);
         run_settle(run);
@@ -276,8 +279,7 @@ static void run_on_end(Run *run) {
         if (run->row->has_posted)
                 store_run_get_posted(run->manager->store, run->row->id, &posted);
         if (run->end.result < 0)
-                run_judge(run->row, run->definition && run->definition->kind == AGENT_EXEC, posted, unit_result(run->unit),
-                          &run->end);
+                run_judge(run->row, run->definition, posted, unit_result(run->unit), &run->end);
         if (unit_result(run->unit)->invocation_id[0])
                 free_and_strdup(&run->row->invocation_id, unit_result(run->unit)->invocation_id);
         run_settle(run);

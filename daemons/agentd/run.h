@@ -74,7 +74,8 @@ int run_write_files(Run *run, char **ret_error);                 /* run-files.c:
 void run_remove_live(Manager *m, const char *id);                /* run-files.c */
 int run_receipt(Manager *m, const StoreRun *row, const Run *run, const RunEnd *end, uint64_t finished_usec,
                 char **ret);                                     /* receipt.c */
-void run_judge(const StoreRun *row, bool exec_kind, const char *posted, const UnitResult *u, RunEnd *ret); /* run-judge.c */
+/* run-judge.c; DEFINITION is NULL where it cannot be read any more */
+void run_judge(const StoreRun *row, const Definition *definition, const char *posted, const UnitResult *u, RunEnd *ret);
 int run_steps(const Run *run, char **ret);                       /* receipt.c: JSON object of step times */
 /* Ends a run that is not live (queued, or not to be resumed) at once. */
 int run_finish_row(Manager *m, StoreRun *row, const RunEnd *end);

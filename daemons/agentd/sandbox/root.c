@@ -7,9 +7,10 @@
 #include "basic/string-util.h"
 #include "sandbox/mount-util.h"
 #include "sandbox/root.h"
+#include "sandbox/staging.h"
 #include "sandbox/userns.h"
 
-#define ROOT_LAYERS_MAX 64
+#define ROOT_LAYERS_MAX 32U /* as SANDBOX_LAYERS_MAX; the places of staging.h are that many and some */
 
 /*
  * What PID 1 and agentd mount over. Images have these from their import; one that lacks some gets them in the upper,
@@ -146,23 +147,57 @@ static int make_upper(const RootSpec *spec, char message[STEP_MESSAGE_MAX]) {
         return r < 0 ? step_fail(message, r, "Cannot attach the writable part") : 0;
 }
 
-/* USERNS negative: owners stay as they are. */
-static int add_layers(int fs, char *const *layers, int userns, int *fds, size_t n, char message[STEP_MESSAGE_MAX]) {
-        /* overlayfs wants the topmost first. */
+/* Clones of the layers, the topmost first, as overlayfs wants them. USERNS negative: owners stay as they are. */
+static int clone_layers(char *const *layers, int userns, int *fds, size_t n, char message[STEP_MESSAGE_MAX]) {
         for (size_t i = 0; i < n; i++) {
                 const char *layer = layers[n - 1 - i];
-                char path[64];
-                int r;
 
                 fds[i] = userns < 0 ? mount_clone(layer) : mount_clone_idmapped(layer, userns);
                 if (fds[i] < 0)
                         return step_fail(message, fds[i], "Cannot map the owners of the layer %s", layer);
-                /* By fd (FSCONFIG_SET_FD) would be nicer, but fails for detached mounts on 6.12. */
-                snprintf(path, sizeof path, "/proc/self/fd/%d", fds[i]);
-                r = mount_fs_string(fs, "lowerdir+", path);
-                if (r < 0)
-                        return step_fail(message, r, "Cannot add the layer %s to the root", layer);
         }
+        return 0;
+}
+
+/*
+ * Makes a detached overlay of the clones in FDS, and of UPPER (negative: none), in which "upper" and "work" are used. By fd would be nicer, but overlayfs of kernel 6.12 takes neither fds nor detached mounts (see staging.h).
+ */
+static int stage_overlay(int fs, const int *fds, size_t n, int upper, const char *const options[][2], size_t n_options,
+                         unsigned attributes, int *ret, char message[STEP_MESSAGE_MAX]) {
+        char path[64];
+        int r, k;
+
+        r = staging_enter();
+        for (size_t i = 0; r >= 0 && i < n; i++) {
+                r = staging_attach(fds[i], (unsigned) i);
+                if (r < 0)
+                        break;
+                snprintf(path, sizeof path, STAGING_PATH, (unsigned) i);
+                r = mount_fs_string(fs, "lowerdir+", path);
+        }
+        if (r >= 0 && upper >= 0) {
+                r = staging_attach(upper, ROOT_LAYERS_MAX);
+                if (r >= 0) {
+                        snprintf(path, sizeof path, STAGING_PATH "/upper", ROOT_LAYERS_MAX);
+                        r = mount_fs_string(fs, "upperdir", path);
+                }
+                if (r >= 0) {
+                        snprintf(path, sizeof path, STAGING_PATH "/work", ROOT_LAYERS_MAX);
+                        r = mount_fs_string(fs, "workdir", path);
+                }
+        }
+        for (size_t i = 0; r >= 0 && i < n_options; i++)
+                r = mount_fs_string(fs, options[i][0], options[i][1]);
+        if (r >= 0)
+                r = mount_fs_create(fs, attributes);
+        k = staging_leave();
+        if (r >= 0 && k < 0) {
+                close(r);
+                r = k;
+        }
+        if (r < 0)
+                return step_fail(message, r, "Cannot mount the overlay");
+        *ret = r;
         return 0;
 }
 
@@ -173,7 +208,6 @@ static int make_overlay(const RootSpec *spec, int userns, int *fds, size_t n, in
                 { "uuid", "null" },
         };
         _cleanup_close_ int fs = -EBADF, upper = -EBADF;
-        char path[64];
         int r;
 
         fs = mount_fs_open("overlay");
@@ -182,27 +216,14 @@ static int make_overlay(const RootSpec *spec, int userns, int *fds, size_t n, in
         r = mount_fs_string(fs, "source", "agentd-run");
         if (r < 0)
                 return step_fail(message, r, "Cannot name the overlay");
-        r = add_layers(fs, spec->layers, userns, fds, n, message);
+        r = clone_layers(spec->layers, userns, fds, n, message);
         if (r < 0)
                 return r;
         upper = mount_clone_idmapped(spec->rw, userns);
         if (upper < 0)
                 return step_fail(message, upper, "Cannot map the owners of the writable part");
-        snprintf(path, sizeof path, "/proc/self/fd/%d/upper", upper);
-        r = mount_fs_string(fs, "upperdir", path);
-        if (r >= 0) {
-                snprintf(path, sizeof path, "/proc/self/fd/%d/work", upper);
-                r = mount_fs_string(fs, "workdir", path);
-        }
-        for (size_t i = 0; r >= 0 && i < ELEMENTSOF(options); i++)
-                r = mount_fs_string(fs, options[i][0], options[i][1]);
-        if (r < 0)
-                return step_fail(message, r, "Cannot set the overlay's options");
-        r = mount_fs_create(fs, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
-        if (r < 0)
-                return step_fail(message, r, "Cannot mount the overlay");
-        *ret = r;
-        return 0;
+        return stage_overlay(fs, fds, n, upper, options, ELEMENTSOF(options), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, ret,
+                             message);
 }
 
 /* The root directory is the upper's, which is as old as the run: it gets the layer's time, as all else has. */
@@ -222,7 +243,7 @@ static int compose_overlay(const RootSpec *spec, char message[STEP_MESSAGE_MAX])
         size_t n = strv_length(spec->layers);
 
         if (n == 0 || n > ROOT_LAYERS_MAX)
-                return step_fail(message, -E2BIG, "An environment has 1 to %d layers", ROOT_LAYERS_MAX);
+                return step_fail(message, -E2BIG, "An environment has 1 to %u layers", ROOT_LAYERS_MAX);
         for (size_t i = 0; i < n; i++)
                 fds[i] = -EBADF;
         userns = userns_open_for_uid(spec->uid);
@@ -265,7 +286,7 @@ int root_compose_view(char *const *layers, const char *root, char message[STEP_M
         size_t n = strv_length(layers);
 
         if (n == 0 || n > ROOT_LAYERS_MAX)
-                return step_fail(message, -E2BIG, "An environment has 1 to %d layers", ROOT_LAYERS_MAX);
+                return step_fail(message, -E2BIG, "An environment has 1 to %u layers", ROOT_LAYERS_MAX);
         if (n == 1) { /* overlayfs wants two */
                 view = mount_clone(layers[0]);
                 if (view < 0)
@@ -277,17 +298,10 @@ int root_compose_view(char *const *layers, const char *root, char message[STEP_M
                 r = fs < 0 ? fs : mount_fs_string(fs, "source", "agentd-view");
                 if (r < 0)
                         return step_fail(message, r, "Cannot make an overlay");
-                r = add_layers(fs, layers, -EBADF, fds, n, message);
-                for (size_t i = 0; r >= 0 && i < ELEMENTSOF(options); i++) {
-                        r = mount_fs_string(fs, options[i][0], options[i][1]);
-                        if (r < 0)
-                                (void) step_fail(message, r, "Cannot set the overlay's options");
-                }
-                if (r >= 0) {
-                        r = view = mount_fs_create(fs, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
-                        if (r < 0)
-                                (void) step_fail(message, r, "Cannot mount the overlay");
-                }
+                r = clone_layers(layers, -EBADF, fds, n, message);
+                if (r >= 0)
+                        r = stage_overlay(fs, fds, n, -EBADF, options, ELEMENTSOF(options),
+                                          MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, &view, message);
                 for (size_t i = 0; i < n; i++)
                         safe_close(fds[i]);
                 if (r < 0)
