@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "basic/fs-util.h"
+#include "basic/json-util.h"
 #include "basic/log.h"
 #include "basic/string-util.h"
 #include "build.h"
@@ -20,6 +21,7 @@
 #include "finish.h"
 #include "freeze.h"
 #include "report.h"
+#include "runner.h"
 #include "tree.h"
 #include "unpack.h"
 
@@ -32,6 +34,7 @@ typedef struct Arguments {
 static int usage(void) {
         fputs("Usage: agent-image import --staging DIR --out FILE [--max-size BYTES] [--max-entries N] < TAR\n"
               "       agent-image build  --staging DIR --out FILE [--mirror URL] [--packages NAME…]\n"
+              "       agent-image runner --staging DIR --out FILE [--max-size BYTES] [--max-entries N] (--from DIR | < TAR)\n"
               "       agent-image freeze --staging DIR --out FILE --upper DIR\n"
               "       agent-image diff   --staging DIR --out FILE --from DIR --to DIR <> RESULT\n", stderr);
         return report_error(0, "InvalidOption", "agent-image was called with wrong arguments");
@@ -151,6 +154,36 @@ static int make_image(const Arguments *a, bool import) {
         return r;
 }
 
+static int make_runner(const Arguments *a) {
+        _cleanup_json_ sd_json_variant *manifest = NULL;
+        _cleanup_free_ char *tree = NULL;
+        _cleanup_close_ int root = -EBADF, inner = -EBADF;
+        char digest[DIGEST_LEN + 1];
+        int64_t entries = 0, newest;
+        uint64_t size = 0;
+        int r;
+
+        r = make_tree(a, &tree, &root);
+        if (r < 0)
+                return r;
+        r = tree_mkdir(root, RUNNER_SUBDIR, 0700, 0, 0);
+        if (r >= 0)
+                r = inner = tree_open(root, RUNNER_SUBDIR, O_RDONLY | O_DIRECTORY);
+        if (r < 0)
+                return report_errno(r, "Making the staging directory");
+        r = a->from ? copy_runner(a->from, root) : unpack_tar(STDIN_FILENO, inner, &a->limits, &newest);
+        if (r >= 0)
+                entries = finish_runner(root, &manifest);
+        if (r >= 0 && entries < 0)
+                r = (int) entries;
+        if (r >= 0)
+                r = erofs_make(tree, a->out, digest, &size);
+        (void) rm_rf_at(AT_FDCWD, tree);
+        if (r >= 0)
+                report_runner(digest, size, (uint64_t) entries, manifest);
+        return r;
+}
+
 static int freeze(const Arguments *a) {
         _cleanup_close_ int upper = -EBADF;
         char digest[DIGEST_LEN + 1];
@@ -204,6 +237,8 @@ int main(int argc, char *argv[]) {
                         r = make_image(&a, true);
                 else if (streq(verb, "build"))
                         r = make_image(&a, false);
+                else if (streq(verb, "runner"))
+                        r = make_runner(&a);
                 else if (streq(verb, "freeze"))
                         r = freeze(&a);
                 else if (streq(verb, "diff"))

@@ -38,6 +38,15 @@ void report_result(const char *digest, uint64_t size, uint64_t entries) {
                 put(v);
 }
 
+void report_runner(const char *digest, uint64_t size, uint64_t entries, sd_json_variant *manifest) {
+        _cleanup_json_ sd_json_variant *v = NULL;
+
+        if (sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("digest", digest), SD_JSON_BUILD_PAIR_UNSIGNED("size", size),
+                           SD_JSON_BUILD_PAIR_UNSIGNED("entries", entries),
+                           SD_JSON_BUILD_PAIR_VARIANT("manifest", manifest)) >= 0)
+                put(v);
+}
+
 int report_error(int r, const char *name, const char *format, ...) {
         static bool told;
         _cleanup_json_ sd_json_variant *v = NULL;

@@ -7,12 +7,16 @@
  * messages escaped.
  */
 
+#include <systemd/sd-json.h>
+
 #include "basic/macro.h"
 
 /* Rate-limited for the same step; PROGRESS is a count (entries, bytes) or a percentage, whatever the step's name
  * says. */
 void report_step(const char *step, uint64_t progress);
 void report_result(const char *digest, uint64_t size, uint64_t entries);
+/* The same with what is to be known of a runner. */
+void report_runner(const char *digest, uint64_t size, uint64_t entries, sd_json_variant *manifest);
 
 /* Tells the error (the first one only) and returns -EINVAL, or R where that is negative, so that callers can return
  * it. */

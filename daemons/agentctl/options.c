@@ -46,12 +46,14 @@ static const Option table[_OPTION_MAX] = {
         [OPTION_FOLLOW] = { "follow", 'f', no_argument, NULL, "Go on until the run is over" },
         [OPTION_OUTPUT] = { "output", 'o', required_argument, "FILE", "Write to FILE or into a directory, - is stdout" },
         [OPTION_FROM_RUN] = { "from-run", 0, required_argument, "RUN", "The kept run whose changes are frozen" },
-        [OPTION_NOTE] = { "note", 0, required_argument, "TEXT", "A note for the new generation" },
+        [OPTION_NOTE] = { "note", 0, required_argument, "TEXT", "A note to keep with what is made" },
         [OPTION_MIRROR] = { "mirror", 0, required_argument, "URL", "Debian mirror to build from" },
         [OPTION_EXPECTED_HEAD] = { "expected-head", 0, required_argument, "DIGEST",
                                    "Change nothing if the head is another one" },
         [OPTION_USER] = { "user", 'u', required_argument, "USER", "The owner, if not the caller" },
         [OPTION_FD] = { "fd", 0, required_argument, "N", "Read the secret from the file descriptor N" },
+        [OPTION_CANARY] = { "canary", 0, required_argument, "PERCENT", "Only for this share of the runs" },
+        [OPTION_AGENTS] = { "agents", 0, required_argument, "LIST", "Only for these agents, separated by commas" },
 };
 
 /* getopt's value of an option without a letter. */
@@ -177,6 +179,15 @@ static int option_apply(Options *o, OptionId id, const char *arg) {
                 return 0;
         case OPTION_USER:
                 o->user = arg;
+                return 0;
+        case OPTION_CANARY:
+                r = parse_number("--canary", arg, 1, 100, &n);
+                o->canary = (uint32_t) n;
+                return r;
+        case OPTION_AGENTS:
+                if (isempty(arg))
+                        return fail_usage("--agents takes the names of agents, separated by commas.");
+                o->agents = arg;
                 return 0;
         case OPTION_FD:
                 r = parse_number("--fd", arg, 0, INT32_MAX, &n);

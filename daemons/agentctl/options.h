@@ -40,6 +40,8 @@ typedef enum OptionId {
         OPTION_EXPECTED_HEAD,
         OPTION_USER,
         OPTION_FD,
+        OPTION_CANARY,
+        OPTION_AGENTS,
         _OPTION_MAX,
 } OptionId;
 
@@ -66,6 +68,8 @@ typedef struct Options {
         const char *from_run, *note, *mirror, *user, *expected_head;
         uint32_t keep_newest; /* generations */
         int fd;
+        uint32_t canary;
+        const char *agents;
 } Options;
 
 #define OPTIONS_DEFAULT                                                                            \

@@ -86,6 +86,21 @@ const Verb verbs[] = {
         { "credential remove", "SERVICE", GROUP_SERVICES, 1, 1, OPTION_BIT(OPTION_USER), verb_credential_remove,
           "Forget a service's secret", NULL },
 
+        { "runner deploy", "DIR|FILE", GROUP_RUNNERS, 1, 1,
+          OPTION_BIT(OPTION_NOTE) | OPTION_BIT(OPTION_CANARY) | OPTION_BIT(OPTION_AGENTS) | OPTION_BIT(OPTION_NO_WAIT),
+          verb_runner_deploy, "Give new runs another runner",
+          "DIR has a runner.json, FILE is such a directory as a tar archive, maybe compressed; - is stdin. The next run that\n"
+          "begins gets it, no live one, and no environment is touched. With --canary or --agents only some runs get it,\n"
+          "until it is promoted or withdrawn.\n" OPERATION_DETAILS },
+        { "runner list", NULL, GROUP_RUNNERS, 0, 0, 0, verb_runner_list, "List runners", NULL },
+        { "runner status", NULL, GROUP_RUNNERS, 0, 0, 0, verb_runner_status, "Show which nodes accept the runners in use",
+          "A runner that a node does not accept is quarantined for it: runs with that node go on with the last good one." },
+        { "runner rollback", "[RUNNER]", GROUP_RUNNERS, 0, 1, 0, verb_runner_rollback, "Go back to an earlier runner",
+          "Without RUNNER, to the last good one that was current before." },
+        { "runner promote", NULL, GROUP_RUNNERS, 0, 0, 0, verb_runner_promote, "Make the canary the current runner", NULL },
+        { "runner withdraw", NULL, GROUP_RUNNERS, 0, 0, 0, verb_runner_withdraw, "Give the canary to no run any more", NULL },
+        { "runner remove", "RUNNER", GROUP_RUNNERS, 1, 1, 0, verb_runner_remove, "Forget a runner that is not in use", NULL },
+
         { "help", "[VERB]", GROUP_OTHER, 0, 2, 0, verb_help, "Show help", NULL },
         {}
 };

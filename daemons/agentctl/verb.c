@@ -11,6 +11,7 @@ static const char *const group_titles[_GROUP_MAX] = {
         [GROUP_AGENTS] = "Agents and their environments",
         [GROUP_IMAGES] = "Images",
         [GROUP_SERVICES] = "Services and credentials",
+        [GROUP_RUNNERS] = "Runners",
         [GROUP_OTHER] = "Other",
 };
 

@@ -10,6 +10,7 @@ typedef enum VerbGroup {
         GROUP_AGENTS,
         GROUP_IMAGES,
         GROUP_SERVICES,
+        GROUP_RUNNERS,
         GROUP_OTHER,
         _GROUP_MAX,
 } VerbGroup;
@@ -68,6 +69,13 @@ int verb_image_list(Client *c, int argc, char **argv);
 int verb_image_import(Client *c, int argc, char **argv);
 int verb_image_build(Client *c, int argc, char **argv);
 int verb_image_remove(Client *c, int argc, char **argv);
+int verb_runner_deploy(Client *c, int argc, char **argv);
+int verb_runner_list(Client *c, int argc, char **argv);
+int verb_runner_status(Client *c, int argc, char **argv);
+int verb_runner_rollback(Client *c, int argc, char **argv);
+int verb_runner_promote(Client *c, int argc, char **argv);
+int verb_runner_withdraw(Client *c, int argc, char **argv);
+int verb_runner_remove(Client *c, int argc, char **argv);
 int verb_service_list(Client *c, int argc, char **argv);
 int verb_service_show(Client *c, int argc, char **argv);
 int verb_service_add(Client *c, int argc, char **argv);

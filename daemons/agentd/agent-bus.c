@@ -122,6 +122,7 @@ static int first_generation(Manager *m, const char *user, const Definition *d, c
                             char **ret_manifest, sd_bus_error *e) {
         _cleanup_(store_image_freep) StoreImage *image = NULL;
         _cleanup_(generation_freep) Generation *g = NULL;
+        const Runner *runner = runner_set_current(&m->runners);
         int r;
 
         r = store_image_find(m->store, user, d->image, &image);
@@ -131,7 +132,7 @@ static int first_generation(Manager *m, const char *user, const Definition *d, c
                                          d->image);
         if (r < 0)
                 return bus_store_error(m, e, r);
-        r = generation_new(NULL, image->digest, NULL, NULL, NULL, &g);
+        r = generation_new(NULL, image->digest, NULL, runner ? runner->digest : NULL, NULL, &g);
         if (r < 0)
                 return r;
         r = generation_encode(g, ret_manifest, digest);

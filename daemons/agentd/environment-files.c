@@ -72,8 +72,8 @@ static int use_manifest(References *refs, const Generation *g, const void *owner
         r = use(refs->layers, g->base, owner, NULL);
         for (char **e = g->env; r >= 0 && e && *e; e++)
                 r = use(refs->layers, *e, owner, NULL);
-        /* A runner is a file of another kind, or a layer: then it is needed like one. */
-        return r < 0 || !g->runner ? r : use(refs->layers, g->runner, owner, NULL);
+        /* Not the runner: that is the platform's, and one that is gone is swapped for another. */
+        return r;
 }
 
 static int collect_generation(const char *user, const char *name, const StoreGeneration *g, void *userdata) {
@@ -104,6 +104,12 @@ static int collect_image(const StoreImage *i, void *userdata) {
         return use(c->refs->layers, i->digest, (void *) c->owner, NULL);
 }
 
+static int collect_runner(const StoreRunner *runner, void *userdata) {
+        Collect *c = userdata;
+
+        return use(c->refs->layers, runner->digest, NULL, NULL);
+}
+
 int references_collect(Manager *m, References **ret) {
         _cleanup_(references_freep) References *refs = calloc(1, sizeof *refs);
         Collect c = { .refs = refs };
@@ -132,8 +138,8 @@ int references_collect(Manager *m, References **ret) {
                 for (char **l = o->holds; r >= 0 && l && *l; l++)
                         r = use(refs->layers, *l, NULL, NULL);
         }
-        if (r >= 0 && m->runner)
-                r = use(refs->layers, m->runner->digest, NULL, NULL);
+        if (r >= 0)
+                r = store_runner_list(m->store, collect_runner, &c);
         if (r < 0)
                 return r;
         *ret = TAKE_PTR(refs);

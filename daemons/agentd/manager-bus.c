@@ -9,9 +9,9 @@ static int property_version(sd_bus *bus, const char *path, const char *interface
 
 static int property_runner(sd_bus *bus, const char *path, const char *interface, const char *property,
                            sd_bus_message *reply, void *userdata, sd_bus_error *e) {
-        Manager *m = userdata;
+        const Runner *current = runner_set_current(&((Manager *) userdata)->runners);
 
-        return sd_bus_message_append(reply, "s", m->runner ? m->runner->digest : "");
+        return sd_bus_message_append(reply, "s", current ? current->digest : "");
 }
 
 static int property_count(sd_bus *bus, const char *path, const char *interface, const char *property,
@@ -69,6 +69,13 @@ const sd_bus_vtable manager_vtable[] = {
         METHOD("CheckEnvironments", ("a{sv}", options), ("o", operation), method_check_environments),
         METHOD_NO_ARGS("GetDiskUsage", ("s", document), method_get_disk_usage),
 
+        METHOD("DeployRunner", ("h", tar, "a{sv}", options), ("o", operation), method_deploy_runner),
+        METHOD_NO_ARGS("ListRunners", ("a(sssstssuasa(sbts))", runners), method_list_runners),
+        METHOD("RollbackRunner", ("s", digest), ("s", current), method_rollback_runner),
+        METHOD_NO_ARGS("PromoteRunner", ("s", current), method_promote_runner),
+        METHOD_NO_ARGS("WithdrawRunner", ("s", withdrawn), method_withdraw_runner),
+        METHOD_NO_RESULT("RemoveRunner", ("s", digest), method_remove_runner),
+
         METHOD_NO_RESULT("CreateService", ("s", definition), method_create_service),
         METHOD_NO_RESULT("UpdateService", ("s", definition), method_update_service),
         METHOD_NO_RESULT("RemoveService", ("s", name), method_remove_service),
@@ -79,6 +86,8 @@ const sd_bus_vtable manager_vtable[] = {
         SD_BUS_SIGNAL_WITH_ARGS("AgentRemoved", SD_BUS_ARGS("s", agent, "o", path), 0),
         SD_BUS_SIGNAL_WITH_ARGS("RunNew", SD_BUS_ARGS("s", id, "o", path), 0),
         SD_BUS_SIGNAL_WITH_ARGS("RunFinished", SD_BUS_ARGS("s", id, "o", path, "s", result, "s", message), 0),
+        SD_BUS_SIGNAL_WITH_ARGS("RunnerDeployed", SD_BUS_ARGS("s", digest, "s", state), 0),
+        SD_BUS_SIGNAL_WITH_ARGS("RunnerQuarantined", SD_BUS_ARGS("s", digest, "s", node, "s", reason), 0),
         SD_BUS_SIGNAL_WITH_ARGS("OperationFinished", SD_BUS_ARGS("s", id, "o", path, "s", result, "s", detail), 0),
 
         SD_BUS_PROPERTY("Version", "s", property_version, 0, SD_BUS_VTABLE_PROPERTY_CONST),

@@ -14,6 +14,7 @@
 #include "key-store.h"
 #include "operation.h"
 #include "run.h"
+#include "runner-deploy.h"
 
 uint64_t now_realtime(void) {
         struct timespec ts;
@@ -54,7 +55,7 @@ static int on_dispatch(sd_event_source *s, void *userdata) {
         StoreRun *row;
         int r;
 
-        if (!m->reconciled) {
+        if (!m->reconciled || !m->runners_ready) {
                 sd_event_source_set_enabled(s, SD_EVENT_OFF);
                 return 0;
         }
@@ -116,7 +117,8 @@ int manager_new(Manager **ret) {
         m->runs = strmap_new();
         m->operations = strmap_new();
         m->kept = strmap_new();
-        if (!m->runs || !m->operations || !m->kept)
+        m->checks = strmap_new();
+        if (!m->runs || !m->operations || !m->kept || !m->checks)
                 return -ENOMEM;
         /* Ids of operations are not to be met again after a restart. */
         m->last_operation = now_realtime();
@@ -154,6 +156,8 @@ Manager *manager_free(Manager *m) {
         if (!m)
                 return NULL;
         /* Runs and operations go before what they use; nothing is undone by freeing them. */
+        if (m->checks)
+                runner_checks_free_all(m);
         while ((run = m->runs ? strmap_first(m->runs) : NULL))
                 run_free(run);
         while ((o = m->operations ? strmap_first(m->operations) : NULL))
@@ -168,7 +172,7 @@ Manager *manager_free(Manager *m) {
         store_run_free(m->found_run);
         store_agent_free(m->found_agent);
         sd_bus_flush_close_unref(m->bus);
-        runner_free(m->runner);
+        runner_set_done(&m->runners);
         signing_key_free(m->key);
         store_free(m->store);
         layer_store_free(m->layers);
@@ -176,6 +180,7 @@ Manager *manager_free(Manager *m) {
         strmap_free(m->runs);
         strmap_free(m->operations);
         strmap_free(m->kept);
+        strmap_free(m->checks);
         sd_event_unref(m->event);
         return mfree(m);
 }
@@ -189,8 +194,7 @@ static int make_directories(Manager *m) {
         m->bridge_uid = pw->pw_uid;
         m->bridge_gid = pw->pw_gid;
         for (const char *const *d = (const char *const[]) { AGENTD_STATE_DIR, AGENTD_STATE_DIR "/artifacts",
-                                                             AGENTD_STATE_DIR "/runners", AGENTD_RUNTIME_DIR "/runs",
-                                                             LIVE_DIRECTORY, NULL };
+                                                             AGENTD_RUNTIME_DIR "/runs", LIVE_DIRECTORY, NULL };
              *d && r >= 0; d++)
                 r = mkdir_parents(*d, 0700);
         if (r >= 0 && (chmod(AGENTD_RUNTIME_DIR, 0755) < 0 || chown(LIVE_DIRECTORY, 0, m->bridge_gid) < 0 ||
@@ -258,9 +262,6 @@ int manager_startup(Manager *m) {
         r = layer_store_open(AGENTD_STATE_DIR, &m->layers);
         if (r < 0)
                 return log_error_errno(r, "The store of layers cannot be opened: %m");
-        r = runner_load(m->settings->runner_directory, AGENTD_STATE_DIR "/runners", &m->runner, &error);
-        if (r < 0)
-                return log_error_errno(r, "The runner cannot be used: %s", strempty(error));
         r = key_store_load(&m->key);
         if (r < 0)
                 return r;
@@ -275,10 +276,24 @@ int manager_startup(Manager *m) {
         if (r < 0)
                 return r;
         r = manager_export(m);
-        if (r >= 0)
-                r = sd_bus_request_name(m->bus, BUS_NAME, 0);
         if (r < 0)
-                return log_error_errno(r, "The name " BUS_NAME " cannot be had: %m");
+                return log_error_errno(r, "The objects cannot be put on the bus: %m");
+        /* On the very first start the shipped runner is packed before anybody can ask for a run. */
+        return runner_deploy_shipped(m);
+}
+
+void manager_runners_ready(Manager *m) {
+        int r;
+
+        if (m->runners_ready)
+                return;
+        m->runners_ready = true;
+        r = sd_bus_request_name(m->bus, BUS_NAME, 0);
+        if (r < 0) {
+                log_error_errno(r, "The name " BUS_NAME " cannot be had: %m");
+                sd_event_exit(m->event, EXIT_FAILURE);
+                return;
+        }
+        manager_dispatch_soon(m);
         sd_notify(false, "READY=1");
-        return 0;
 }

@@ -41,10 +41,11 @@ typedef struct Manager {
         SystemdClient *systemd;
         BusPolkit *polkit;
         SigningKey *key;
-        Runner *runner; /* what new runs get */
+        RunnerSet runners; /* what new runs get: as in the store, read anew after each change */
 
         StrMap *runs;       /* Run, by id */
         StrMap *operations; /* Operation, by id */
+        StrMap *checks;     /* RunnerCheck, by runner and node */
         StrMap *kept;       /* KeptUpper, by run id */
         uint64_t last_operation;
         unsigned n_log_streams;
@@ -56,6 +57,7 @@ typedef struct Manager {
         uid_t bridge_uid;
         gid_t bridge_gid;
         char boot_id[33];
+        bool runners_ready;
         bool reconciled; /* nothing is claimed before what was live is known again */
 
         /* Objects that a bus look-up found; they live until the next look-up (see run-bus.c). */
@@ -71,6 +73,9 @@ DEFINE_CLEANUP(Manager *, manager_free);
 int manager_startup(Manager *m);
 /* What was live when an earlier agentd ended, and what it left behind: see reconcile.c. */
 int manager_reconcile(Manager *m);
+
+/* Runs can begin, and clients come. */
+void manager_runners_ready(Manager *m);
 
 /* Something may have become claimable: look at the queue in the next loop turn. */
 void manager_dispatch_soon(Manager *m);

@@ -31,6 +31,7 @@ static int build_argv(const Operation *o, char ***ret) {
                 [OPERATION_BUILD_IMAGE] = "build",
                 [OPERATION_FREEZE] = "freeze",
                 [OPERATION_DIFF] = "diff",
+                [OPERATION_DEPLOY_RUNNER] = "runner",
         };
         _cleanup_strv_free_ char **argv = NULL;
         _cleanup_free_ char *s = NULL;
@@ -69,6 +70,10 @@ static int build_argv(const Operation *o, char ***ret) {
                 TRY(strv_extend(&argv, size));
                 TRY(strv_extend(&argv, "--max-entries"));
                 TRY(strv_extend(&argv, entries));
+        }
+        if (o->deploy.from) {
+                TRY(strv_extend(&argv, "--from"));
+                TRY(strv_extend(&argv, o->deploy.from));
         }
         if (o->kind == OPERATION_BUILD_IMAGE) {
                 if (o->mirror) {

@@ -9,6 +9,7 @@
 #include "basic/string-util.h"
 #include "operation.h"
 #include "run.h"
+#include "runner-deploy.h"
 
 #define OPERATION_LINE_MAX 65536U
 /* How long the object of a finished operation stays, for clients that ask late. */
@@ -20,6 +21,7 @@ static const char *const kind_table[_OPERATION_KIND_MAX] = {
         [OPERATION_FREEZE] = "freeze",
         [OPERATION_DIFF] = "diff",
         [OPERATION_FSCK] = "fsck",
+        [OPERATION_DEPLOY_RUNNER] = "deploy-runner",
 };
 
 static const char *const state_table[_OPERATION_STATE_MAX] = {
@@ -78,6 +80,10 @@ Operation *operation_free(Operation *o) {
         free(o->run);
         strv_free(o->packages);
         free(o->mirror);
+        free(o->deploy.agents);
+        free(o->deploy.from);
+        free(o->deploy.source);
+        free(o->manifest);
         free(o->step);
         free(o->detail);
         free(o->staging);
@@ -114,6 +120,8 @@ void operation_end(Operation *o, OperationState state, const char *detail) {
         if (state == OPERATION_FAILED)
                 log_warning("Operation %s (%s %s) failed: %s", o->id, kind_table[o->kind], o->subject, detail);
         operation_signal_finished(o);
+        if (o->deploy.from)
+                runner_shipped_done(o);
         r = sd_event_add_time_relative(o->manager->event, &o->expiry, CLOCK_MONOTONIC, OPERATION_EXPIRY_USEC,
                                        60 * USEC_PER_SEC, on_expiry, o);
         if (r < 0)
@@ -145,23 +153,26 @@ static int commit_freeze(Operation *o, char **ret_error) {
         _cleanup_(store_agent_freep) StoreAgent *agent = NULL;
         _cleanup_(store_run_freep) StoreRun *run = NULL;
         _cleanup_free_ char *manifest = NULL;
-        char digest[DIGEST_LEN + 1];
+        char digest[DIGEST_LEN + 1], environment[DIGEST_LEN + 1];
         Manager *m = o->manager;
         int r;
 
         r = store_run_get(m->store, o->run, &run);
         if (r >= 0)
                 r = store_agent_get(m->store, o->user, o->subject, &agent);
-        if (r >= 0 && !streq_ptr(agent->head, run->generation)) {
-                *ret_error = strdup("the environment was changed after the run began; run it again with --keep");
-                return -ESTALE;
-        }
         if (r >= 0)
-                r = store_generation_get(m->store, o->user, o->subject, run->generation, &base);
+                r = store_generation_get(m->store, o->user, o->subject, agent->head, &base);
         if (r >= 0 && !base->manifest)
                 r = -ENODATA;
         if (r >= 0)
                 r = generation_decode(base->manifest, strlen(base->manifest), &parent, NULL);
+        /* A fold of a new runner moves the head, too, but leaves the environment as it was. */
+        if (r >= 0)
+                r = generation_environment_digest(parent, environment);
+        if (r >= 0 && !streq_ptr(environment, run->environment)) {
+                *ret_error = strdup("the environment was changed after the run began; run it again with --keep");
+                return -ESTALE;
+        }
         if (r >= 0)
                 r = generation_derive(parent, base->digest, o->digest, run->runner, &g);
         if (r >= 0)
@@ -191,7 +202,9 @@ static void on_published(int error, const char *message, void *userdata) {
         if (r < 0)
                 reason = strdup(message);
         else
-                r = o->kind == OPERATION_FREEZE ? commit_freeze(o, &reason) : commit_image(o, &reason);
+                r = o->kind == OPERATION_FREEZE        ? commit_freeze(o, &reason) :
+                    o->kind == OPERATION_DEPLOY_RUNNER ? runner_deploy_commit(o, &reason) :
+                                                         commit_image(o, &reason);
         if (r < 0) {
                 text = strprintf("It cannot be stored: %s.", reason ?: strerror(-r));
                 operation_end(o, OPERATION_FAILED, strempty(text));
@@ -245,6 +258,12 @@ static void on_line(Operation *o, const char *line) {
                 n = sd_json_variant_by_key(v, "size");
                 if (n && sd_json_variant_is_unsigned(n))
                         o->size = sd_json_variant_unsigned(n);
+                n = sd_json_variant_by_key(v, "manifest");
+                if (n) {
+                        o->manifest = mfree(o->manifest);
+                        if (json_format_canonical(n, &o->manifest) < 0)
+                                log_oom();
+                }
                 return;
         }
         s = json_string(v, "step");
@@ -415,8 +434,13 @@ static int copy_request(Operation *o, const OperationRequest *request) {
             free_and_strdup(&o->note, request->note) < 0 || free_and_strdup(&o->run, request->run) < 0 ||
             free_and_strdup(&o->mirror, request->mirror) < 0 || free_and_strdup(&o->step, "starting") < 0 ||
             free_and_strdup(&o->detail, "") < 0 || strv_copy(request->packages, &o->packages) < 0 ||
-            strv_copy(request->generations, &o->generations) < 0)
+            strv_copy(request->generations, &o->generations) < 0 ||
+            free_and_strdup(&o->deploy.agents, request->deploy.agents) < 0 ||
+            free_and_strdup(&o->deploy.from, request->deploy.from) < 0 ||
+            free_and_strdup(&o->deploy.source, request->deploy.source) < 0)
                 return -ENOMEM;
+        o->deploy.state = request->deploy.state;
+        o->deploy.percent = request->deploy.percent;
         for (size_t i = 0; i < OPERATION_VIEWS_MAX; i++) {
                 if (!request->views[i])
                         continue;

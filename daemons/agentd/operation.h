@@ -17,6 +17,7 @@ typedef enum OperationKind {
         OPERATION_FREEZE,
         OPERATION_DIFF,
         OPERATION_FSCK,
+        OPERATION_DEPLOY_RUNNER,
         _OPERATION_KIND_MAX,
         _OPERATION_KIND_INVALID = -EINVAL,
 } OperationKind;
@@ -44,6 +45,15 @@ typedef struct OperationView {
 
 typedef struct Fsck Fsck;
 
+/* What a runner becomes that is deployed. */
+typedef struct OperationDeploy {
+        StoreRunnerState state;
+        uint64_t percent; /* canary */
+        char *agents;     /* canary */
+        char *from;       /* the shipped one: its directory */
+        char *source;     /* and that directory's digest */
+} OperationDeploy;
+
 typedef struct Operation {
         Manager *manager;
         char id[24];
@@ -61,6 +71,8 @@ typedef struct Operation {
         char **generations, **holds;
         OperationView views[OPERATION_VIEWS_MAX];
         Fsck *fsck; /* this one has no unit */
+        OperationDeploy deploy;
+        char *manifest; /* deploy: what agent-image told of the runner */
 
         char *step, *detail;
         uint64_t progress;
@@ -91,6 +103,7 @@ typedef struct OperationRequest {
         const char *mirror;
         char *const *generations; /* those that the operation stands on */
         char *const *views[OPERATION_VIEWS_MAX];
+        OperationDeploy deploy;
 } OperationRequest;
 
 /* -EUSERS: too many at once; -EALREADY: one on the same subject is under way. */

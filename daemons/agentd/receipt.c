@@ -73,7 +73,8 @@ int run_steps(const Run *run, char **ret) {
                 uint64_t from, to;
         } steps[] = {
                 { "compose_usec", run->t_claimed, run->t_sandbox },
-                { "register_usec", run->t_sandbox, run->t_registered },
+                { "validate_usec", run->t_checked ? run->t_sandbox : 0, run->t_checked },
+                { "register_usec", run->t_checked ?: run->t_sandbox, run->t_registered },
                 { "start_usec", run->t_registered, run->t_started },
                 { "run_usec", run->t_started, run->t_ended },
                 { "settle_usec", run->t_ended, now_monotonic() },
@@ -88,6 +89,26 @@ int run_steps(const Run *run, char **ret) {
                         return r;
         }
         return sd_json_variant_format(v, 0, ret);
+}
+
+/* The runner before and after; whether its verdict was remembered ("cached") or found for this run ("checked"). */
+static int set_swap(sd_json_variant **v, const StoreRun *row, const Run *run) {
+        _cleanup_json_ sd_json_variant *swap = NULL, *swapped = NULL;
+        int r = 0;
+
+        if (row->runner)
+                r = sd_json_variant_new_boolean(&swapped, !streq_ptr(row->runner, row->runner_before));
+        if (r >= 0)
+                r = set_string(&swap, "before", row->runner_before);
+        if (r >= 0)
+                r = set_string(&swap, "after", row->runner);
+        if (r >= 0)
+                r = set(&swap, "swapped", TAKE_PTR(swapped));
+        if (r >= 0)
+                r = set_string(&swap, "verdict", row->verdict);
+        if (r >= 0)
+                r = set_string(&swap, "generation", run ? run->folded : NULL);
+        return r < 0 ? r : set(v, "swap", TAKE_PTR(swap));
 }
 
 int run_receipt(Manager *m, const StoreRun *row, const Run *run, const RunEnd *end, uint64_t finished_usec, char **ret) {
@@ -116,7 +137,8 @@ int run_receipt(Manager *m, const StoreRun *row, const Run *run, const RunEnd *e
         TRY(set_string(&v, "input_digest", row->input_digest));
         TRY(set_string(&v, "generation", row->generation));
         TRY(set_string(&v, "environment", run ? run->environment : row->environment));
-        TRY(set_string(&v, "runner", run && !run->resumed ? m->runner->digest : row->runner));
+        TRY(set_string(&v, "runner", row->runner));
+        TRY(set_swap(&v, row, run));
         TRY(set_string(&v, "policy", run ? run->policy : row->policy));
         TRY(sd_json_variant_set_field_unsigned(&v, "attempts", row->attempt));
         TRY(set_string(&v, "unit", run ? run->unit_name : row->unit));

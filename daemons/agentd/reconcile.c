@@ -121,7 +121,7 @@ static void reconcile_row(Manager *m, StoreRun *row) {
 }
 
 static void stop_strange_units(Manager *m) {
-        static const char *const patterns[] = { "agent-run-*.service", "agent-op-*.service" };
+        static const char *const patterns[] = { "agent-run-*.service", "agent-check-*.service", "agent-op-*.service" };
 
         for (size_t i = 0; i < ELEMENTSOF(patterns); i++) {
                 _cleanup_strv_free_ char **names = NULL;

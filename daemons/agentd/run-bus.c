@@ -66,6 +66,15 @@ STRING_GETTER(unit, row->unit);
 STRING_GETTER(generation, row->generation);
 STRING_GETTER(environment, row->environment);
 STRING_GETTER(runner, row->runner);
+STRING_GETTER(runner_before, row->runner_before);
+STRING_GETTER(verdict, row->verdict);
+
+static int property_swapped(sd_bus *bus, const char *path, const char *interface, const char *property,
+                            sd_bus_message *reply, void *userdata, sd_bus_error *e) {
+        const StoreRun *row = userdata;
+
+        return sd_bus_message_append(reply, "b", (int) (row->runner && !streq_ptr(row->runner, row->runner_before)));
+}
 
 /* What sd-bus hands to a method of a found object is the row. The Manager is the slot's own userdata. */
 static int method_cancel(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
@@ -88,6 +97,9 @@ const sd_bus_vtable run_vtable[] = {
         SD_BUS_PROPERTY("Generation", "s", property_generation, 0, SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
         SD_BUS_PROPERTY("Environment", "s", property_environment, 0, SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
         SD_BUS_PROPERTY("Runner", "s", property_runner, 0, SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
+        SD_BUS_PROPERTY("RunnerBefore", "s", property_runner_before, 0, SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
+        SD_BUS_PROPERTY("RunnerSwapped", "b", property_swapped, 0, SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
+        SD_BUS_PROPERTY("RunnerVerdict", "s", property_verdict, 0, SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
         SD_BUS_PROPERTY("CreatedUSec", "t", NULL, offsetof(StoreRun, created_usec), SD_BUS_VTABLE_PROPERTY_CONST),
         SD_BUS_PROPERTY("StartedUSec", "t", NULL, offsetof(StoreRun, started_usec),
                         SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
@@ -125,7 +137,8 @@ void run_signal_changed(Manager *m, const char *id) {
         r = run_object_path(id, &path);
         if (r >= 0)
                 r = sd_bus_emit_properties_changed(m->bus, path, BUS_INTERFACE_RUN, "State", "Result", "Message", "Attempt",
-                                                   "Unit", "Generation", "Environment", "Runner", "StartedUSec",
+                                                   "Unit", "Generation", "Environment", "Runner", "RunnerBefore",
+                                                   "RunnerSwapped", "RunnerVerdict", "StartedUSec",
                                                    "FinishedUSec", "DeadlineUSec", NULL);
         if (r < 0)
                 log_warning_errno(r, "Run %s: its change cannot be announced: %m", id);

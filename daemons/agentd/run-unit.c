@@ -14,10 +14,11 @@
 #include "run.h"
 #include "sandbox/proc-files.h"
 
-#define RUNNER_INSIDE "/opt/agentd/runner"
 #define INIT_INSIDE "/run/agent-init" /* /run is the unit's own tmpfs, so the image needs no place for it */
 #define INPUT_INSIDE "/run/agent-input"
+#define CHECK_INSIDE "/run/agent-check"
 #define AGENT_HOME "/home/agent"
+#define CHECK_OUTPUT_MAX UINT64_C(65536)
 
 #define TRY(x)                                                                                                         \
         do {                                                                                                           \
@@ -49,10 +50,10 @@ static int append_strv(sd_bus_message *m, const char *name, char *const *l) {
 
 /* ExecStartEx with no-env-expand: "$X" in an argument is the agent's, not for PID 1 to replace. agent-init goes before the
  * command, because the first process of a PID namespace gets no signals that it does not handle, and all orphans. */
-static int append_exec(sd_bus_message *m, char *const *command) {
+static int append_exec(sd_bus_message *m, const char *init, char *const *command) {
         _cleanup_strv_free_ char **argv = NULL;
 
-        TRY(strv_extend(&argv, INIT_INSIDE));
+        TRY(strv_extend(&argv, init));
         for (char *const *a = command; *a; a++)
                 TRY(strv_extend(&argv, *a));
         TRY(sd_bus_message_open_container(m, 'r', "sv"));
@@ -70,16 +71,37 @@ static int append_exec(sd_bus_message *m, char *const *command) {
 }
 
 static int append_command(sd_bus_message *m, const Run *run) {
-        const Runner *runner = run->manager->runner;
         _cleanup_free_ char *node = NULL, *main = NULL;
 
         if (run->definition->kind == AGENT_EXEC)
-                return append_exec(m, run->definition->command);
-        node = runner->node ? strprintf(RUNNER_INSIDE "/%s", runner->node) : strdup("/usr/bin/node");
-        main = strprintf(RUNNER_INSIDE "/%s", runner->main);
-        if (!node || !main)
+                return append_exec(m, INIT_INSIDE, run->definition->command);
+        TRY(runner_node_path(run->runner, &node));
+        main = strprintf(RUNNER_INSIDE "/%s", run->runner->main);
+        if (!main)
                 return -ENOMEM;
-        return append_exec(m, (char *const[]) { node, main, NULL });
+        return append_exec(m, INIT_INSIDE, (char *const[]) { node, main, NULL });
+}
+
+/* All scripts of the runner, behind one that has to be refused. */
+static int append_check(sd_bus_message *m, const Run *run) {
+        uint64_t seconds = MAX(run->manager->settings->runner_check_timeout_usec / USEC_PER_SEC, UINT64_C(1));
+        _cleanup_free_ char *node = NULL, *limit = strprintf("%" PRIu64, seconds);
+        _cleanup_strv_free_ char **argv = NULL;
+
+        if (!limit)
+                return -ENOMEM;
+        TRY(runner_node_path(run->runner, &node));
+        TRY(strv_extend(&argv, limit));
+        TRY(strv_extend(&argv, node));
+        TRY(strv_extend(&argv, RUNNER_BROKEN));
+        for (char **s = run->runner->check; *s; s++) {
+                _cleanup_free_ char *path = strprintf(RUNNER_INSIDE "/%s", *s);
+
+                if (!path)
+                        return -ENOMEM;
+                TRY(strv_extend(&argv, path));
+        }
+        return append_exec(m, CHECK_INSIDE, argv);
 }
 
 static int append_environment(sd_bus_message *m, const Run *run) {
@@ -117,7 +139,7 @@ static int append_environment(sd_bus_message *m, const Run *run) {
         return append_strv(m, "Environment", env);
 }
 
-static int append_binds(sd_bus_message *m, const Run *run) {
+static int append_binds(sd_bus_message *m, const Run *run, bool check) {
         _cleanup_free_ char *dir = strprintf(AGENTD_RUNTIME_DIR "/runs/%s", run->row->id), *input = NULL;
 
         input = dir ? strprintf("%s/input", dir) : NULL;
@@ -127,10 +149,19 @@ static int append_binds(sd_bus_message *m, const Run *run) {
         TRY(sd_bus_message_append(m, "s", "BindReadOnlyPaths"));
         TRY(sd_bus_message_open_container(m, 'v', "a(ssbt)"));
         TRY(sd_bus_message_open_container(m, 'a', "(ssbt)"));
-        TRY(sd_bus_message_append(m, "(ssbt)", LIBEXECDIR "/agent-init", INIT_INSIDE, 0, UINT64_C(0)));
-        TRY(sd_bus_message_append(m, "(ssbt)", input, INPUT_INSIDE, 0, UINT64_C(0)));
-        if (run->definition->kind != AGENT_EXEC)
-                TRY(sd_bus_message_append(m, "(ssbt)", run->manager->runner->directory, RUNNER_INSIDE, 0, UINT64_C(0)));
+        TRY(sd_bus_message_append(m, "(ssbt)", check ? LIBEXECDIR "/agent-check" : LIBEXECDIR "/agent-init",
+                                  check ? CHECK_INSIDE : INIT_INSIDE, 0, UINT64_C(0)));
+        if (!check)
+                TRY(sd_bus_message_append(m, "(ssbt)", input, INPUT_INSIDE, 0, UINT64_C(0)));
+        if (run->runner) {
+                _cleanup_free_ char *layer = strprintf(AGENTD_RUNTIME_DIR "/layers/%s", run->runner->digest + 7),
+                                    *runner = strprintf("%s/runner", strempty(layer));
+
+                if (!layer || !runner)
+                        return -ENOMEM;
+                TRY(sd_bus_message_append(m, "(ssbt)", layer, RUNNER_ROOT, 0, UINT64_C(0)));
+                TRY(sd_bus_message_append(m, "(ssbt)", runner, RUNNER_INSIDE, 0, UINT64_C(0)));
+        }
         for (const ProcFile *f = proc_files; f->name; f++) {
                 _cleanup_free_ char *source = strprintf("%s/proc/%s", dir, f->name);
 
@@ -220,9 +251,7 @@ static int append_sandbox(sd_bus_message *m, const Run *run) {
         return 0;
 }
 
-static int append_limits(sd_bus_message *m, const Run *run) {
-        const RunLimits *l = &run->definition->limits;
-
+static int append_limits(sd_bus_message *m, const RunLimits *l) {
         TRY(append_uint64(m, "MemoryMax", l->memory));
         TRY(append_uint64(m, "MemorySwapMax", 0));
         TRY(append_uint64(m, "TasksMax", l->tasks));
@@ -232,9 +261,6 @@ static int append_limits(sd_bus_message *m, const Run *run) {
         TRY(append_uint64(m, "LimitNOFILESoft", l->files));
         TRY(append_uint64(m, "LimitCORE", 0));
         TRY(append_uint64(m, "LimitCORESoft", 0));
-        TRY(append_uint64(m, "RuntimeMaxUSec", run->row->timeout_usec));
-        TRY(append_uint64(m, "TimeoutStopUSec", run->manager->settings->stop_timeout_usec));
-        TRY(append_uint64(m, "TimeoutStartUSec", 60 * USEC_PER_SEC));
         TRY(append_string(m, "KillMode", "mixed"));
         TRY(append_string(m, "OOMPolicy", "kill"));
         TRY(append_bool(m, "CPUAccounting", true));
@@ -242,6 +268,12 @@ static int append_limits(sd_bus_message *m, const Run *run) {
         TRY(append_bool(m, "IOAccounting", true));
         TRY(append_bool(m, "TasksAccounting", true));
         return append_string(m, "MemoryPressureWatch", "off");
+}
+
+static int append_times(sd_bus_message *m, const Run *run) {
+        TRY(append_uint64(m, "RuntimeMaxUSec", run->row->timeout_usec));
+        TRY(append_uint64(m, "TimeoutStopUSec", run->manager->settings->stop_timeout_usec));
+        return append_uint64(m, "TimeoutStartUSec", 60 * USEC_PER_SEC);
 }
 
 static int append_log_fields(sd_bus_message *m, const Run *run) {
@@ -301,7 +333,53 @@ int run_unit_properties(sd_bus_message *m, void *userdata) {
         /* From a file that only root can read: what is given by SetCredential= or Environment= anybody could read back. */
         TRY(sd_bus_message_append(m, "(sv)", "LoadCredential", "a(ss)", 1, "token", token));
         TRY(append_sandbox(m, run));
-        TRY(append_binds(m, run));
-        TRY(append_limits(m, run));
+        TRY(append_binds(m, run, false));
+        TRY(append_limits(m, &run->definition->limits));
+        TRY(append_times(m, run));
+        return append_log_fields(m, run);
+}
+
+/*
+ * The check of a runner in the sandbox of a run, before anything of the run is started: the same root, user, namespaces
+ * and filters. Only the limits are not the agent's, because the verdict is for all agents with that node; and it gets
+ * neither token nor input.
+ */
+int run_check_properties(sd_bus_message *m, Run *run, int output_fd) {
+        _cleanup_free_ char *slice = NULL, *description = NULL;
+        RunLimits limits = run->definition->limits;
+
+        limits.memory = MAX(limits.memory, UINT64_C(512) << 20);
+        limits.cpu = MAX(limits.cpu, USEC_PER_SEC);
+        limits.tasks = MAX(limits.tasks, UINT64_C(64));
+        limits.files = MAX(limits.files, UINT64_C(1024));
+        TRY(slice_name(run->row->user, &slice));
+        description = strprintf("Check of the runner %s %s, run %s", run->runner->name, run->runner->version, run->row->id);
+        if (!description)
+                return -ENOMEM;
+
+        TRY(append_string(m, "Description", description));
+        TRY(append_string(m, "Type", "oneshot"));
+        TRY(append_bool(m, "RemainAfterExit", true));
+        TRY(append_string(m, "CollectMode", "inactive-or-failed"));
+        TRY(append_string(m, "Slice", slice));
+        TRY(append_check(m, run));
+        /* OpenSSL's configuration could load code from the environment; a verdict must not depend on that. */
+        TRY(append_strv(m, "Environment",
+                        (char *[]) { (char *) "HOME=" AGENT_HOME, (char *) "LANG=C.UTF-8", (char *) "NO_COLOR=1",
+                                     (char *) "NODE_DISABLE_COLORS=1", (char *) "OPENSSL_CONF=/dev/null", NULL }));
+        TRY(append_bool(m, "SetLoginEnvironment", false));
+        TRY(append_string(m, "StandardInput", "null"));
+        TRY(append_string(m, "StandardOutput", "null"));
+        TRY(sd_bus_message_append(m, "(sv)", "StandardErrorFileDescriptor", "h", output_fd));
+        TRY(append_uint64(m, "LimitFSIZE", CHECK_OUTPUT_MAX));
+        TRY(append_uint64(m, "LimitFSIZESoft", CHECK_OUTPUT_MAX));
+        TRY(append_sandbox(m, run));
+        TRY(append_binds(m, run, true));
+        TRY(append_limits(m, &limits));
+        /* Each script has its own limit, kept by agent-check; this one is for the case that nothing else holds. */
+        TRY(append_uint64(m, "TimeoutStartUSec",
+                          (strv_length(run->runner->check) + 2) * run->manager->settings->runner_check_timeout_usec +
+                                  60 * USEC_PER_SEC));
+        TRY(append_uint64(m, "TimeoutStopUSec", USEC_PER_SEC));
         return append_log_fields(m, run);
 }

@@ -35,6 +35,7 @@ Run *run_free(Run *run) {
                 return NULL;
         if (run->row)
                 strmap_remove(run->manager->runs, run->row->id);
+        run_runner_done(run);
         worker_slot_unref(run->worker_slot);
         sd_bus_slot_unref(run->bridge_slot);
         sd_event_source_disable_unref(run->retry);
@@ -47,6 +48,7 @@ Run *run_free(Run *run) {
         store_run_free(run->row);
         run_end_done(&run->end);
         free(run->unit_name);
+        free(run->folded);
         return mfree(run);
 }
 
@@ -123,6 +125,12 @@ static void run_finish(Run *run) {
                 return;
         }
 
+        if (run->end.result == RUN_RESULT_SUCCESS && !run->folded) {
+                /* Before the end is told: the next run is to find it. */
+                k = run_fold(run, &run->folded);
+                if (k < 0)
+                        log_error_errno(k, "Run %s: its runner is not folded into the environment: %m", run->row->id);
+        }
         k = run_steps(run, &steps);
         if (k >= 0)
                 k = run_receipt(m, run->row, run, &run->end, now, &receipt);
@@ -182,6 +190,7 @@ static void run_settle(Run *run) {
         if (run->phase == RUN_PHASE_SETTLE)
                 return;
         run->phase = RUN_PHASE_SETTLE;
+        runner_check_leave(run);
         run->t_ended = now_monotonic();
         run->listener_fd = safe_close(run->listener_fd);
         run->worker_slot = worker_slot_unref(run->worker_slot);
@@ -200,12 +209,17 @@ static void run_settle(Run *run) {
 }
 
 /* The platform's fault: a retry follows where one is left. */
-static void run_fail(Run *run, const char *step, int error, const char *message) {
+void run_fail(Run *run, const char *step, int error, const char *message) {
         /* A stop that meets a unit which is still being set up makes that fail. */
         if (run->row->cancel_requested)
                 set_end(run, RUN_RESULT_CANCELED, false, "Canceled by %s before it began.", strempty(run->row->cancel_by));
         set_end(run, RUN_RESULT_SANDBOX_FAILED, true, "The sandbox could not be made (step %s): %s.", step,
                 isempty(message) ? strerror(-error) : message);
+        run_settle(run);
+}
+
+void run_end(Run *run, RunResult result, const char *message) {
+        set_end(run, result, false, "%s", message);
         run_settle(run);
 }
 
@@ -405,17 +419,32 @@ static void run_register(Run *run) {
 
 static void on_prepared(int error, const char *message, int listener_fd, void *userdata) {
         Run *run = userdata;
-        _cleanup_free_ char *reason = NULL;
-        Manager *m = run->manager;
-        int r;
 
         run->worker_slot = worker_slot_unref(run->worker_slot);
         if (error < 0) {
-                run_fail(run, "compose", error, message);
+                const char *rest = startswith(message, "stage: ") ?: startswith(message, "purge: ");
+
+                run_fail(run, !rest ? "compose" : message[0] == 's' ? "stage" : "purge", error, rest ?: message);
                 return;
         }
         run->listener_fd = listener_fd;
         run->t_sandbox = now_monotonic();
+        if (run->runner)
+                run_runner_settle(run);
+        else
+                run_go_on(run);
+}
+
+/* The runner is settled: from here on it is this sandbox. */
+void run_go_on(Run *run) {
+        _cleanup_free_ char *reason = NULL;
+        Manager *m = run->manager;
+        int r;
+
+        /* What is promised to the token; the unit's own limit counts from its start and is the shorter one. */
+        run->deadline_usec = now_realtime() + run->row->timeout_usec + 30 * USEC_PER_SEC;
+        if (free_and_strdup(&run->row->runner, run->runner ? run->runner->digest : NULL) < 0)
+                log_oom();
 
         r = run_write_files(run, &reason);
         if (r < 0) {
@@ -433,7 +462,9 @@ static void on_prepared(int error, const char *message, int listener_fd, void *u
                                            .boot_id = m->boot_id,
                                            .generation = run->row->generation,
                                            .environment = run->environment,
-                                           .runner = m->runner->digest,
+                                           .runner = run->row->runner,
+                                           .runner_before = run->row->runner_before,
+                                           .verdict = run->row->verdict,
                                            .policy = run->policy,
                                            .sandbox_uid = run->uid,
                                            .deadline_usec = run->deadline_usec,
@@ -501,9 +532,62 @@ static int run_load(Run *run, char **ret_reason) {
         return definition_policy(run->definition, services, NULL, run->policy);
 }
 
+/* Where the definition says that its programs keep compiled code; not read by the runner, but stale with it. */
+static const char *compile_cache(const Definition *d) {
+        for (char *const *e = d->environment; e && *e; e++)
+                if (startswith(*e, "NODE_COMPILE_CACHE="))
+                        return startswith(*e, "NODE_COMPILE_CACHE=");
+        return NULL;
+}
+
+void run_compose(Run *run) {
+        _cleanup_strv_free_ char **layers = NULL;
+        int r;
+
+        run->phase = RUN_PHASE_SANDBOX;
+        run->composed++;
+        r = generation_layers(run->generation, &layers);
+        if (r >= 0)
+                r = worker_prepare(run->manager->worker,
+                                   &(SandboxSpec) {
+                                           .run = run->row->id,
+                                           .layers = (const char *const *) layers,
+                                           .uid = run->uid,
+                                           .disk_max = run->definition->limits.disk,
+                                           .memory_max = run->definition->limits.memory,
+                                           .cpus = (unsigned) ((run->definition->limits.cpu + 999999) / 1000000),
+                                           .runner = run->runner ? run->runner->digest : NULL,
+                                           .purge = run->swapped,
+                                           .compile_cache = compile_cache(run->definition),
+                                           .hostname = run->definition->name,
+                                   },
+                                   on_prepared, run, &run->worker_slot);
+        if (r < 0)
+                run_fail(run, "compose", r, NULL);
+}
+
+static void on_thrown_away(int error, const char *message, void *userdata) {
+        Run *run = userdata;
+
+        run->worker_slot = worker_slot_unref(run->worker_slot);
+        if (error < 0)
+                run_fail(run, "compose", error, message);
+        else
+                run_compose(run);
+}
+
+void run_compose_again(Run *run) {
+        int r;
+
+        run->phase = RUN_PHASE_SANDBOX;
+        run->listener_fd = safe_close(run->listener_fd);
+        r = worker_cleanup(run->manager->worker, run->row->id, false, on_thrown_away, run, &run->worker_slot);
+        if (r < 0)
+                run_fail(run, "compose", r, NULL);
+}
+
 void run_begin(Manager *m, StoreRun *row) {
         _cleanup_free_ char *reason = NULL;
-        _cleanup_strv_free_ char **layers = NULL;
         Run *run;
         int r;
 
@@ -519,30 +603,29 @@ void run_begin(Manager *m, StoreRun *row) {
                 run_settle(run);
                 return;
         }
+        if (run->definition->kind != AGENT_EXEC) {
+                r = run_runner_load(run, &reason);
+                if (r >= 0)
+                        r = run_runner_select(run, &reason);
+                if (r < 0) {
+                        /* No fresh sandbox would change that. */
+                        set_end(run, RUN_RESULT_SANDBOX_FAILED, false, "The sandbox could not be made (step stage): %s.",
+                                reason ?: strerror(-r));
+                        run_settle(run);
+                        return;
+                }
+        }
 
         /* A retry is a new unit: names are never used twice, so leftovers of an earlier attempt cannot clash. */
         run->unit_name = row->attempt > 1 ? strprintf("agent-run-%s-%u.service", row->id, row->attempt)
                                           : strprintf("agent-run-%s.service", row->id);
         if (row->timeout_usec == 0 || row->timeout_usec > run->definition->limits.timeout_usec)
                 row->timeout_usec = run->definition->limits.timeout_usec;
-        /* What is promised to the token; the unit's own limit counts from its start and is the shorter one. */
-        run->deadline_usec = now_realtime() + row->timeout_usec + 30 * USEC_PER_SEC;
         run->uid = manager_pick_uid(m);
-        r = run->unit_name && run->uid != (uid_t) -1 ? generation_layers(run->generation, &layers) : -EBUSY;
-        if (r >= 0)
-                r = worker_prepare(m->worker,
-                                   &(SandboxSpec) {
-                                           .run = row->id,
-                                           .layers = (const char *const *) layers,
-                                           .uid = run->uid,
-                                           .disk_max = run->definition->limits.disk,
-                                           .memory_max = run->definition->limits.memory,
-                                           .cpus = (unsigned) ((run->definition->limits.cpu + 999999) / 1000000),
-                                           .hostname = run->definition->name,
-                                   },
-                                   on_prepared, run, &run->worker_slot);
-        if (r < 0)
-                run_fail(run, "compose", r, NULL);
+        if (!run->unit_name || run->uid == (uid_t) -1)
+                run_fail(run, "compose", -EBUSY, NULL);
+        else
+                run_compose(run);
 }
 
 void run_resume(Manager *m, StoreRun *row) {
@@ -592,6 +675,7 @@ void run_cancel(Run *run) {
         run->row->cancel_requested = true;
         switch (run->phase) {
         case RUN_PHASE_SANDBOX:
+        case RUN_PHASE_RUNNER:
         case RUN_PHASE_REGISTER:
                 set_end(run, RUN_RESULT_CANCELED, false, "Canceled before it began.");
                 run_settle(run);

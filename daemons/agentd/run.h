@@ -17,6 +17,7 @@
 
 typedef enum RunPhase {
         RUN_PHASE_SANDBOX,  /* worker composes root and namespace */
+        RUN_PHASE_RUNNER,   /* which runner suits the sandbox's node? */
         RUN_PHASE_REGISTER, /* bridge takes the listener */
         RUN_PHASE_START,    /* PID 1 sets the unit up */
         RUN_PHASE_RUN,
@@ -32,7 +33,10 @@ typedef struct RunEnd {
         StoreUsage usage;
 } RunEnd;
 
-typedef struct Run {
+typedef struct RunnerCheck RunnerCheck;
+typedef struct Run Run;
+
+struct Run {
         Manager *manager;
         StoreRun *row;
         StoreAgent *agent;
@@ -40,6 +44,15 @@ typedef struct Run {
         Generation *generation;
         LiveRun *live; /* what bridge and strong room see */
         char policy[DIGEST_LEN + 1], environment[DIGEST_LEN + 1];
+        Runner *candidates[RUNNER_CANDIDATES_MAX + 1]; /* as of its claim: a deploy is for the next run */
+        Runner *runner;            /* one of them; NULL: none is needed (kind exec), or it was taken over */
+        char node[DIGEST_LEN + 1]; /* identity of the node that RUNNER runs on; "" not known yet */
+        bool swapped;              /* RUNNER is not what the generation last ran with */
+        char *folded;              /* the generation that was made because of it */
+        bool checked;              /* its verdict was found for this run, not remembered */
+        RunnerCheck *check;        /* whose verdict is awaited */
+        Run *next_waiting;
+        unsigned composed;         /* sandboxes made in this attempt */
         char *unit_name;
         uid_t uid;
         uint64_t deadline_usec;
@@ -56,8 +69,8 @@ typedef struct Run {
         RunEnd end;
         bool bridge_done, cleanup_done;
         /* µs of CLOCK_MONOTONIC at the borders of the steps; 0 not reached */
-        uint64_t t_claimed, t_sandbox, t_registered, t_started, t_ended;
-} Run;
+        uint64_t t_claimed, t_sandbox, t_checked, t_registered, t_started, t_ended;
+};
 
 /* Takes over ROW (claimed: state preparing). Never fails to the caller: a run that cannot go on ends with its reason. */
 void run_begin(Manager *m, StoreRun *row);
@@ -69,6 +82,25 @@ Run *run_free(Run *run);
 DEFINE_CLEANUP(Run *, run_free);
 
 /* For the parts of a run that live in files of their own. */
+void run_fail(Run *run, const char *step, int error, const char *message); /* the platform's fault; a retry may follow */
+void run_end(Run *run, RunResult result, const char *message);             /* for good */
+void run_compose(Run *run);            /* makes the sandbox */
+void run_compose_again(Run *run);      /* throws it away, makes a fresh one */
+void run_go_on(Run *run);              /* the runner is settled */
+
+/* run-runner.c: which runner a run gets. */
+int run_runner_load(Run *run, char **ret_reason);
+int run_runner_select(Run *run, char **ret_reason);
+void run_runner_settle(Run *run);      /* after compose; ends in one of the above */
+void run_runner_done(Run *run);
+int run_fold(Run *run, char **ret_generation);
+
+/* runner-check.c: `node --check` of all scripts of a runner, in the sandbox of one of the runs that wait for the verdict. */
+int runner_check_join(Run *run);
+/* The run does not wait any more; another one's sandbox takes its place. */
+void runner_check_leave(Run *run);
+void runner_checks_free_all(Manager *m);
+int run_check_properties(sd_bus_message *m, Run *run, int output_fd);  /* run-unit.c */
 int run_unit_properties(sd_bus_message *m, void *userdata);      /* run-unit.c */
 int run_write_files(Run *run, char **ret_error);                 /* run-files.c: input, token, live and task file */
 void run_remove_live(Manager *m, const char *id);                /* run-files.c */

@@ -1,29 +1,31 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Reading, checking and copying a runner directory. */
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-
-#include "basic/fs-util.h"
-#include "basic/json-util.h"
-#include "basic/string-util.h"
+/* Runner objects: read from their manifests, and the choice of which ones a run may get. */
 #include "runner.h"
 
-#define RUNNER_JSON_MAX 65536U
-#define RUNNER_DEPTH_MAX 32U
+#include "basic/json-util.h"
+#include "basic/log.h"
+#include "basic/string-util.h"
 
-Runner *runner_free(Runner *r) {
-        if (!r)
+Runner *runner_ref(Runner *r) {
+        r->n_ref++;
+        return r;
+}
+
+Runner *runner_unref(Runner *r) {
+        if (!r || --r->n_ref > 0)
                 return NULL;
-        free(r->directory);
         free(r->name);
         free(r->version);
         free(r->main);
+        strv_free(r->check);
         free(r->node);
+        free(r->node_digest);
+        free(r->invalid);
+        free(r->agents);
         return mfree(r);
 }
 
-/* A path inside the runner: relative, no empty or dot components. */
+/* A path inside the runner: relative, no empty, hidden or dot components. */
 static bool inner_path_is_valid(const char *p) {
         if (isempty(p) || p[0] == '/' || string_has_cc(p) || strlen(p) > 255)
                 return false;
@@ -41,165 +43,165 @@ static int field_inner_path(sd_json_variant *v, void *field, char **ret_reason) 
         return json_field_string(v, field, ret_reason);
 }
 
-static int field_ignored(sd_json_variant *v, void *field, char **ret_reason) {
-        return 0;
-}
-
-static int copy_file(int src_dir, int dst_dir, const char *name, mode_t mode) {
-        _cleanup_close_ int in = -EBADF, out = -EBADF;
-        char buf[65536];
-
-        in = openat(src_dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-        if (in < 0)
-                return -errno;
-        out = openat(dst_dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-        if (out < 0)
-                return -errno;
-        for (;;) {
-                ssize_t n = read(in, buf, sizeof buf);
-                int r;
-
-                if (n < 0)
-                        return -errno;
-                if (n == 0)
-                        break;
-                r = write_full(out, buf, (size_t) n);
-                if (r < 0)
-                        return r;
-        }
-        if (fchmod(out, mode & 0555) < 0 || fsync(out) < 0)
-                return -errno;
-        return 0;
-}
-
-static int copy_tree(int src, int dst, unsigned depth) {
-        _cleanup_close_ int dup = openat(src, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        struct dirent *de;
-        int r = 0;
-        DIR *d;
-
-        if (dup < 0)
-                return -errno;
-        if (depth > RUNNER_DEPTH_MAX)
-                return -ELOOP;
-        d = fdopendir(dup);
-        if (!d)
-                return -errno;
-        TAKE_FD(dup);
-        while (r >= 0 && (de = readdir(d))) {
-                struct stat st;
-
-                if (streq(de->d_name, ".") || streq(de->d_name, ".."))
-                        continue;
-                if (fstatat(src, de->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
-                        r = -errno;
-                } else if (S_ISREG(st.st_mode)) {
-                        r = copy_file(src, dst, de->d_name, st.st_mode);
-                } else if (S_ISDIR(st.st_mode)) {
-                        _cleanup_close_ int s = -EBADF, t = -EBADF;
-
-                        if (mkdirat(dst, de->d_name, 0755) < 0) {
-                                r = -errno;
-                                break;
-                        }
-                        s = openat(src, de->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-                        t = openat(dst, de->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-                        /* Our umask keeps others out; the run's user has to get in. */
-                        r = s < 0 || t < 0 || fchmod(t, 0755) < 0 ? -errno : copy_tree(s, t, depth + 1);
-                } else if (S_ISLNK(st.st_mode)) {
-                        char target[PATH_MAX];
-                        ssize_t n = readlinkat(src, de->d_name, target, sizeof target - 1);
-
-                        if (n < 0) {
-                                r = -errno;
-                                break;
-                        }
-                        target[n] = 0;
-                        /* A link that leads out would show the run something else than what was deployed. */
-                        r = !inner_path_is_valid(target) ? -ELOOP : symlinkat(target, dst, de->d_name) < 0 ? -errno : 0;
-                } else
-                        r = -EINVAL;
-        }
-        closedir(d);
-        return r;
-}
-
-/* What a copy's digest is computed over has the modes of the copy, so it is made first and named afterwards. */
-static int copy_to_store(const char *source, const char *store, char ret_digest[static DIGEST_LEN + 1], char **ret_path) {
-        _cleanup_free_ char *tmp = NULL, *final = NULL;
-        _cleanup_close_ int src = -EBADF, dst = -EBADF, dir = -EBADF;
+static int field_inner_paths(sd_json_variant *v, void *field, char **ret_reason) {
         int r;
 
-        r = mkdir_parents(store, 0700);
+        r = json_field_strv(v, field, ret_reason);
         if (r < 0)
                 return r;
-        tmp = strprintf("%s/.new-XXXXXX", store);
-        if (!tmp)
-                return -ENOMEM;
-        if (!mkdtemp(tmp))
-                return -errno;
-        src = open(source, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        dst = open(tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        r = src < 0 || dst < 0 ? -errno : copy_tree(src, dst, 0);
-        if (r >= 0 && fchmod(dst, 0755) < 0)
-                r = -errno;
-        if (r >= 0)
-                r = digest_tree(AT_FDCWD, tmp, ret_digest);
-        if (r >= 0) {
-                final = strprintf("%s/sha256-%s", store, ret_digest + 7);
-                r = final ? 0 : -ENOMEM;
-        }
-        if (r >= 0 && renameat2(AT_FDCWD, tmp, AT_FDCWD, final, RENAME_NOREPLACE) < 0)
-                r = errno == EEXIST ? 1 : -errno;
-        if (r == 0) {
-                dir = open(store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-                if (dir < 0 || fsync(dir) < 0)
-                        r = -errno;
-        } else
-                rm_rf_at(AT_FDCWD, tmp);
-        if (r < 0)
-                return r;
-        *ret_path = TAKE_PTR(final);
+        for (char **p = *(char ***) field; p && *p; p++)
+                if (!inner_path_is_valid(*p)) {
+                        *ret_reason = strdup("must be paths inside the runner");
+                        return -EINVAL;
+                }
         return 0;
 }
 
-int runner_load(const char *source, const char *store, Runner **ret, char **ret_error) {
+static int field_digest(sd_json_variant *v, void *field, char **ret_reason) {
+        if (!digest_is_valid(sd_json_variant_string(v))) {
+                *ret_reason = strdup("must be a digest");
+                return -EINVAL;
+        }
+        return json_field_string(v, field, ret_reason);
+}
+
+static int field_line(sd_json_variant *v, void *field, char **ret_reason) {
+        const char *s = sd_json_variant_string(v);
+
+        if (isempty(s) || string_has_cc(s) || strlen(s) > 1024) {
+                *ret_reason = strdup("must be one line");
+                return -EINVAL;
+        }
+        return json_field_string(v, field, ret_reason);
+}
+
+int runner_from_manifest(const char *digest, const char *manifest, Runner **ret, char **ret_error) {
         static const JsonField fields[] = {
-                { "name", SD_JSON_VARIANT_STRING, json_field_string, offsetof(Runner, name), true },
-                { "version", SD_JSON_VARIANT_STRING, json_field_string, offsetof(Runner, version), true },
+                { "name", SD_JSON_VARIANT_STRING, field_line, offsetof(Runner, name), true },
+                { "version", SD_JSON_VARIANT_STRING, field_line, offsetof(Runner, version), true },
                 { "main", SD_JSON_VARIANT_STRING, field_inner_path, offsetof(Runner, main), true },
+                { "check", SD_JSON_VARIANT_ARRAY, field_inner_paths, offsetof(Runner, check), true },
                 { "node", SD_JSON_VARIANT_STRING, field_inner_path, offsetof(Runner, node), false },
-                { "check", SD_JSON_VARIANT_ARRAY, field_ignored, 0, true },
+                { "node_digest", SD_JSON_VARIANT_STRING, field_digest, offsetof(Runner, node_digest), false },
+                { "invalid", SD_JSON_VARIANT_STRING, field_line, offsetof(Runner, invalid), false },
                 {},
         };
-        _cleanup_(runner_freep) Runner *n = calloc(1, sizeof *n);
-        _cleanup_free_ char *text = NULL, *path = NULL, *reason = NULL;
+        _cleanup_(runner_unrefp) Runner *n = NULL;
         _cleanup_json_ sd_json_variant *v = NULL;
-        size_t size;
         int r;
 
+        if (!digest_is_valid(digest))
+                return -EINVAL;
+        n = calloc(1, sizeof *n);
         if (!n)
                 return -ENOMEM;
-        path = strprintf("%s/runner.json", source);
-        if (!path)
-                return -ENOMEM;
-        r = read_full_file_at(AT_FDCWD, path, RUNNER_JSON_MAX, &text, &size);
-        if (r < 0) {
-                *ret_error = strprintf("%s: cannot be read: %s", path, strerror(-r));
-                return r;
-        }
-        r = json_parse(text, size, &v, &reason);
+        *n = (Runner) { .n_ref = 1, .state = RUNNER_STORED };
+        r = json_parse(manifest, strlen(manifest), &v, ret_error);
         if (r >= 0)
-                r = json_read_object(v, "", fields, n, &reason);
-        if (r < 0) {
-                *ret_error = strprintf("%s: %s", path, strempty(reason));
+                r = json_read_object(v, "", fields, n, ret_error);
+        if (r >= 0 && (!n->check || !n->check[0] || (n->node != NULL) != (n->node_digest != NULL)))
+                r = -EINVAL;
+        if (r < 0)
                 return r;
-        }
-        r = copy_to_store(source, store, n->digest, &n->directory);
-        if (r < 0) {
-                *ret_error = strprintf("%s: cannot be copied to %s: %s", source, store, strerror(-r));
-                return r;
-        }
+        memcpy(n->digest, digest, sizeof n->digest);
         *ret = TAKE_PTR(n);
         return 0;
+}
+
+int runner_node_path(const Runner *r, char **ret) {
+        char *p = r->node ? strprintf(RUNNER_INSIDE "/%s", r->node) : strdup(RUNNER_IMAGE_NODE);
+
+        if (!p)
+                return -ENOMEM;
+        *ret = p;
+        return 0;
+}
+
+static bool is_named(const char *list, const char *user, const char *agent) {
+        size_t u = strlen(user), a = strlen(agent);
+
+        for (const char *p = list; p && *p; p += strcspn(p, " "), p += *p == ' ')
+                if (strcspn(p, " ") == u + 1 + a && memcmp(p, user, u) == 0 && p[u] == '/' && memcmp(p + u + 1, agent, a) == 0)
+                        return true;
+        return false;
+}
+
+bool runner_canary_takes(const Runner *canary, const char *user, const char *agent, const char *run) {
+        char digest[DIGEST_LEN + 1], part[9] = "";
+
+        if (canary->agents)
+                return is_named(canary->agents, user, agent);
+        /* Of the run's id alone, so that a retry gets the same answer. */
+        if (digest_bytes(run, strlen(run), digest) < 0)
+                return false;
+        memcpy(part, digest + 7, 8);
+        return strtoul(part, NULL, 16) % 100 < canary->percent;
+}
+
+void runner_set_done(RunnerSet *set) {
+        for (size_t i = 0; i < set->n; i++)
+                runner_unref(set->runners[i]);
+        free(set->runners);
+        *set = (RunnerSet) {};
+}
+
+static int add_row(const StoreRunner *row, void *userdata) {
+        _cleanup_(runner_unrefp) Runner *n = NULL;
+        _cleanup_free_ char *error = NULL;
+        RunnerSet *set = userdata;
+        Runner **k;
+        int r;
+
+        if (row->state == RUNNER_STORED || set->n > RUNNER_CANDIDATES_MAX + 1)
+                return 0;
+        r = runner_from_manifest(row->digest, row->manifest, &n, &error);
+        if (r == -ENOMEM)
+                return r;
+        if (r < 0) {
+                log_error("Runner %s is left out: its manifest is not valid: %s", row->digest, strempty(error));
+                return 0;
+        }
+        n->state = row->state;
+        n->percent = row->percent;
+        r = free_and_strdup(&n->agents, row->agents);
+        if (r < 0)
+                return r;
+        k = reallocarray(set->runners, set->n + 1, sizeof *k);
+        if (!k)
+                return -ENOMEM;
+        set->runners = k;
+        set->runners[set->n++] = TAKE_PTR(n);
+        return 0;
+}
+
+int runner_set_load(Store *s, RunnerSet *ret) {
+        RunnerSet set = {};
+        int r;
+
+        r = store_runner_list(s, add_row, &set);
+        if (r < 0) {
+                runner_set_done(&set);
+                return r;
+        }
+        runner_set_done(ret);
+        *ret = set;
+        return 0;
+}
+
+Runner *runner_set_current(const RunnerSet *set) {
+        for (size_t i = 0; i < set->n; i++)
+                if (set->runners[i]->state == RUNNER_CURRENT)
+                        return set->runners[i];
+        return NULL;
+}
+
+int runner_set_candidates(const RunnerSet *set, const char *user, const char *agent, const char *run,
+                          Runner *ret[static RUNNER_CANDIDATES_MAX + 1]) {
+        size_t n = 0;
+
+        for (size_t i = 0; i < set->n && n < RUNNER_CANDIDATES_MAX; i++)
+                if (set->runners[i]->state != RUNNER_CANARY || runner_canary_takes(set->runners[i], user, agent, run))
+                        ret[n++] = runner_ref(set->runners[i]);
+        ret[n] = NULL;
+        return (int) n;
 }

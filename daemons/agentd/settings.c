@@ -131,6 +131,7 @@ static const ConfigItem settings_table[] = {
         { "Run", "MaxAttempts", config_parse_positive, FIELD(max_attempts) },
         { "Run", "RetryDelay", config_parse_positive_timespan, FIELD(retry_delay_usec) },
         { "Run", "StopTimeout", config_parse_positive_timespan, FIELD(stop_timeout_usec) },
+        { "Run", "RunnerCheckTimeout", config_parse_positive_timespan, FIELD(runner_check_timeout_usec) },
         { "Run", "RunnerDirectory", config_parse_absolute_path, FIELD(runner_directory) },
 
         { "Images", "MaxSize", config_parse_positive_size, FIELD(image_max_size) },
@@ -179,6 +180,7 @@ int settings_new(Settings **ret) {
                 .max_attempts = 3,
                 .retry_delay_usec = USEC_PER_SEC,
                 .stop_timeout_usec = 5 * USEC_PER_SEC,
+                .runner_check_timeout_usec = 30 * USEC_PER_SEC,
                 .image_max_size = 16 * GIB,
                 .image_max_entries = 2000000,
                 .image_timeout_usec = USEC_PER_HOUR,

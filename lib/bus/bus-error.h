@@ -20,6 +20,8 @@
 #define BUS_ERROR_IMAGE_EXISTS "org.agentd1.Error.ImageExists"
 #define BUS_ERROR_IMAGE_IN_USE "org.agentd1.Error.ImageInUse"
 #define BUS_ERROR_INVALID_IMAGE "org.agentd1.Error.InvalidImage"
+#define BUS_ERROR_NO_SUCH_RUNNER "org.agentd1.Error.NoSuchRunner"
+#define BUS_ERROR_RUNNER_IN_USE "org.agentd1.Error.RunnerInUse"
 #define BUS_ERROR_NO_SUCH_SERVICE "org.agentd1.Error.NoSuchService"
 #define BUS_ERROR_SERVICE_EXISTS "org.agentd1.Error.ServiceExists"
 #define BUS_ERROR_SERVICE_IN_USE "org.agentd1.Error.ServiceInUse"

@@ -559,7 +559,7 @@ def test_bash_completion(ctl):
     ctl("agent", "create", "-", stdin=b'{"name":"painter"}')
     ctl("service", "add", "-", stdin=b'{"name":"paint-api"}')
     run = ctl("run", "hang").out.strip()
-    assert complete(ctl, "ru") == ["run", "runs"]
+    assert complete(ctl, "ru") == ["run", "runs", "runner"]
     assert complete(ctl, "agent", "") == ["list", "show", "create", "update", "remove"]
     assert complete(ctl, "run", "pain") == ["painter"]
     assert complete(ctl, "run", "--input", "x", "pain") == ["painter"]

@@ -184,7 +184,7 @@ def test_act(outcome, name):
 def test_runner_is_unchanged_by_a_run(probe):
     """Not even by a private mapping of its files that is written through /proc/self/mem."""
     def digest():
-        return run("find", "/usr/lib/agentd/runner", "/var/lib/agentd/runners", "-type", "f", "-exec", "sha256sum", "{}", "+").stdout
+        return run("sh", "-c", "sha256sum /run/agentd/layers/*/runner/*").stdout
     before = digest()
     assert probe("""
 import mmap

@@ -15,6 +15,7 @@
 #include "sandbox/proc-files.h"
 #include "sandbox/root.h"
 #include "sandbox/run-dir.h"
+#include "sandbox/runner-stage.h"
 
 #define LAYERS_FILE_MAX (64U << 10)
 
@@ -134,6 +135,8 @@ int run_dir_prepare(const char *runtime_dir, LayerStore *store, const SandboxSpe
         r = make_skeleton(dir, spec, message);
         if (r >= 0)
                 r = compose(runtime_dir, store, spec, message);
+        if (r >= 0 && spec->runner)
+                r = runner_stage(runtime_dir, store, spec, message);
         if (r >= 0) {
                 r = netns_make(netns, SANDBOX_LISTENER_PORT, &listener);
                 if (r < 0)

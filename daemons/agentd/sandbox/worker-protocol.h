@@ -15,7 +15,7 @@
 #define WORKER_RUNS_MAX 4096U
 #define WORKER_BUFFER_SIZE (512 * 1024)
 
-#define WORKER_VERSION UINT32_C(0x61670001)
+#define WORKER_VERSION UINT32_C(0x61670002)
 
 typedef enum WorkerVerb {
         WORKER_PREPARE = 1,
@@ -25,6 +25,7 @@ typedef enum WorkerVerb {
         WORKER_PUBLISH_LAYER,
         WORKER_VERIFY_LAYER,
         WORKER_VIEW,
+        WORKER_NODE,
 } WorkerVerb;
 
 typedef struct WorkerRequest {
@@ -33,6 +34,8 @@ typedef struct WorkerRequest {
         uint64_t id;
         char run[RUN_ID_LEN + 1];     /* prepare, view, cleanup */
         char hostname[65];            /* prepare */
+        char runner[DIGEST_LEN + 1];  /* prepare, node; may be "" */
+        uint8_t purge;                /* prepare */
         uint8_t keep_upper;           /* cleanup */
         uint32_t uid;                 /* prepare, and so on to n_layers */
         uint32_t cpus;
@@ -40,8 +43,9 @@ typedef struct WorkerRequest {
         uint64_t inodes_max;
         uint64_t memory_max;
         uint32_t n_layers;
-        char path[1024];              /* publish */
-        char layers[SANDBOX_LAYERS_MAX][DIGEST_LEN + 1]; /* prepare, view: n_layers; publish, verify: the first */
+        char path[1024];              /* publish; prepare: compile cache; node: the runner's own */
+        /* prepare, view: n_layers; publish, verify: the first; node: the environment */
+        char layers[SANDBOX_LAYERS_MAX][DIGEST_LEN + 1];
 } WorkerRequest;
 
 typedef struct WorkerReply {

@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -19,6 +20,7 @@
 #include "basic/fs-util.h"
 #include "basic/string-util.h"
 #include "image/layer-store.h"
+#include "sandbox/node-identity.h"
 #include "sandbox/run-dir.h"
 #include "sandbox/worker-protocol.h"
 #include "sandbox/worker-server.h"
@@ -31,6 +33,7 @@ typedef struct Job {
         pid_t pid;
         uint64_t id;
         uint32_t verb;
+        int result_fd; /* node: a memfd with the digest, or with what went wrong */
 } Job;
 
 typedef struct Server {
@@ -99,14 +102,15 @@ static int do_prepare(Server *s, const WorkerRequest *q) {
         SandboxSpec spec = {
                 .run = q->run, .layers = layers, .uid = q->uid, .cpus = q->cpus, .disk_max = q->disk_max,
                 .inodes_max = q->inodes_max, .memory_max = q->memory_max,
-                .hostname = q->hostname[0] ? q->hostname : NULL,
+                .hostname = q->hostname[0] ? q->hostname : NULL, .runner = q->runner[0] ? q->runner : NULL,
+                .purge = q->purge, .compile_cache = q->path[0] ? q->path : NULL,
         };
         _cleanup_close_ int listener = -EBADF;
         int r;
 
         if (!run_id_is_valid(q->run) || q->uid < SANDBOX_UID_MIN || q->uid > SANDBOX_UID_MAX || q->cpus > 4096 ||
             q->n_layers < 1 || q->n_layers > SANDBOX_LAYERS_MAX || q->disk_max < 4096 ||
-            !hostname_is_valid(q->hostname))
+            !hostname_is_valid(q->hostname) || (q->runner[0] && !digest_is_valid(q->runner)))
                 return answer(s, q->id, -EINVAL, "The request for a sandbox is not valid", -EBADF);
         if (take_layers(q, layers) < 0)
                 return answer(s, q->id, -EINVAL, "A layer's name is no digest", -EBADF);
@@ -194,8 +198,25 @@ static int do_release(Server *s, const WorkerRequest *q) {
         return answer(s, q->id, r, message, -EBADF);
 }
 
-static int run_job(Server *s, const WorkerRequest *q) {
+static int run_node_job(Server *s, const WorkerRequest *q, int result_fd) {
+        char digest[DIGEST_LEN + 1] = "", message[STEP_MESSAGE_MAX] = "";
+        _cleanup_free_ char *root = strprintf("%s/runs/%s/root", s->runtime_dir, q->run), *own = NULL;
+        int r, k;
+
+        if (q->runner[0])
+                own = strprintf("%s/layers/%s/runner/%s", s->runtime_dir, q->runner + 7, q->path);
+        if (!root || (q->runner[0] && !own))
+                return -ENOMEM;
+        r = node_identity(root, own, q->layers[0], digest, message);
+        k = write_full(result_fd, r < 0 ? message : digest, strlen(r < 0 ? message : digest));
+        return r < 0 ? r : k;
+}
+
+static int run_job(Server *s, const WorkerRequest *q, int result_fd) {
         char digest[DIGEST_LEN + 1];
+
+        if (q->verb == WORKER_NODE)
+                return run_node_job(s, q, result_fd);
 
         if (q->verb == WORKER_VERIFY_LAYER)
                 return layer_store_verify(s->store, q->layers[0]);
@@ -203,12 +224,20 @@ static int run_job(Server *s, const WorkerRequest *q) {
 }
 
 static int do_job(Server *s, const WorkerRequest *q) {
+        _cleanup_close_ int result_fd = -EBADF;
         pid_t pid;
 
         if (!is_string(q->layers[0], sizeof q->layers[0]) || !digest_is_valid(q->layers[0]))
                 return answer(s, q->id, -EINVAL, "The layer's name is no digest", -EBADF);
         if (s->n_jobs >= JOBS_MAX)
                 return answer(s, q->id, -EAGAIN, "Too many layers are being checked; try again", -EBADF);
+        if (q->verb == WORKER_NODE) {
+                if (!run_id_is_valid(q->run) || (q->runner[0] && !digest_is_valid(q->runner)))
+                        return answer(s, q->id, -EINVAL, "The question for a node is not valid", -EBADF);
+                result_fd = memfd_create("agentd-job", MFD_CLOEXEC);
+                if (result_fd < 0)
+                        return answer(s, q->id, -errno, "Cannot start a child", -EBADF);
+        }
         pid = fork();
         if (pid < 0)
                 return answer(s, q->id, -errno, "Cannot start a child", -EBADF);
@@ -217,11 +246,23 @@ static int do_job(Server *s, const WorkerRequest *q) {
 
                 close(s->lock_fd);
                 close(s->socket);
-                r = run_job(s, q);
+                r = run_job(s, q, result_fd);
                 _exit(r < 0 ? MIN(-r, 254) : 0);
         }
-        s->jobs[s->n_jobs++] = (Job) { .pid = pid, .id = q->id, .verb = q->verb };
+        s->jobs[s->n_jobs++] = (Job) { .pid = pid, .id = q->id, .verb = q->verb, .result_fd = TAKE_FD(result_fd) };
         return 0;
+}
+
+/* The answer of a job that has more to say than its exit status. */
+static int answer_node(Server *s, const Job *job, int error) {
+        WorkerReply reply = { .version = WORKER_VERSION, .error = error, .id = job->id };
+        ssize_t n = pread(job->result_fd, reply.message, sizeof reply.message - 1, 0);
+
+        if (n <= 0)
+                snprintf(reply.message, sizeof reply.message, "The node cannot be read");
+        if (error >= 0 && !digest_is_valid(reply.message))
+                reply.error = -EIO;
+        return send_reply(s, &reply, sizeof reply, -EBADF);
 }
 
 static int reap(Server *s) {
@@ -239,12 +280,16 @@ static int reap(Server *s) {
                 if (i == s->n_jobs)
                         continue;
                 error = si.si_code == CLD_EXITED ? -si.si_status : -EIO;
-                r = answer(s, s->jobs[i].id, error,
-                           error == -EBADMSG ? "The layer's bytes do not have the digest of its name" :
-                           error == -ENOENT ? "There is no such layer" :
-                           error == -ETXTBSY ? "The layer is still being written" :
-                           s->jobs[i].verb == WORKER_PUBLISH_LAYER && error != -EIO ? NULL : "The layer cannot be read",
-                           -EBADF);
+                if (s->jobs[i].verb == WORKER_NODE) {
+                        r = answer_node(s, &s->jobs[i], error);
+                        safe_close(s->jobs[i].result_fd);
+                } else
+                        r = answer(s, s->jobs[i].id, error,
+                                   error == -EBADMSG ? "The layer's bytes do not have the digest of its name" :
+                                   error == -ENOENT ? "There is no such layer" :
+                                   error == -ETXTBSY ? "The layer is still being written" :
+                                   s->jobs[i].verb == WORKER_PUBLISH_LAYER && error != -EIO ? NULL : "The layer cannot be read",
+                                   -EBADF);
                 s->jobs[i] = s->jobs[--s->n_jobs];
                 if (r < 0)
                         return r;
@@ -255,7 +300,7 @@ static int dispatch(Server *s, const WorkerRequest *q) {
         if (q->version != WORKER_VERSION)
                 return -EPROTO;
         if (!is_string(q->run, sizeof q->run) || !is_string(q->hostname, sizeof q->hostname) ||
-            !is_string(q->path, sizeof q->path))
+            !is_string(q->path, sizeof q->path) || !is_string(q->runner, sizeof q->runner))
                 return -EPROTO;
         switch (q->verb) {
         case WORKER_PREPARE:
@@ -270,6 +315,7 @@ static int dispatch(Server *s, const WorkerRequest *q) {
                 return do_release(s, q);
         case WORKER_PUBLISH_LAYER:
         case WORKER_VERIFY_LAYER:
+        case WORKER_NODE:
                 return do_job(s, q);
         default:
                 return answer(s, q->id, -EOPNOTSUPP, "Unknown request", -EBADF);

@@ -407,6 +407,14 @@ int worker_prepare(Worker *w, const SandboxSpec *spec, worker_prepare_handler_t 
         q->disk_max = spec->disk_max;
         q->inodes_max = spec->inodes_max;
         q->memory_max = spec->memory_max;
+        if (spec->runner) {
+                if (!digest_is_valid(spec->runner))
+                        return -EINVAL;
+                memcpy(q->runner, spec->runner, DIGEST_LEN + 1);
+                q->purge = spec->purge;
+                if (spec->compile_cache && strlen(spec->compile_cache) < sizeof q->path)
+                        snprintf(q->path, sizeof q->path, "%s", spec->compile_cache);
+        }
         r = worker_send(w, &q, userdata, ret_slot, &s);
         if (r >= 0)
                 s->handler.prepare = handler;
@@ -497,4 +505,25 @@ int worker_publish_layer(Worker *w, const char *path, const char *digest, worker
 int worker_verify_layer(Worker *w, const char *digest, worker_handler_t handler, void *userdata,
                         WorkerSlot **ret_slot) {
         return layer_request(w, WORKER_VERIFY_LAYER, "", digest, handler, userdata, ret_slot);
+}
+
+int worker_node(Worker *w, const char *run, const char *runner, const char *own, const char *environment,
+                worker_handler_t handler, void *userdata, WorkerSlot **ret_slot) {
+        _cleanup_free_ WorkerRequest *q = NULL;
+        int r;
+
+        r = request_new(WORKER_NODE, &q);
+        if (r >= 0)
+                r = request_set_run(q, run);
+        if (r >= 0)
+                r = request_add_layer(q, environment);
+        if (r < 0)
+                return r;
+        if (own) {
+                if (!runner || !digest_is_valid(runner) || strlen(own) >= sizeof q->path)
+                        return -EINVAL;
+                memcpy(q->runner, runner, DIGEST_LEN + 1);
+                snprintf(q->path, sizeof q->path, "%s", own);
+        }
+        return send_plain(w, &q, handler, userdata, ret_slot);
 }

@@ -56,6 +56,9 @@ typedef struct SandboxSpec {
         uint64_t inodes_max;      /* files that it may make; 0: one per 4 KiB of disk_max, at most 1 Mi */
         uint64_t memory_max;      /* what its own /proc/meminfo shows; 0: the host's */
         unsigned cpus;            /* what its own /proc/cpuinfo and /proc/stat show; 0: the host's */
+        const char *runner;       /* digest of the runner's layer, or NULL: mounted at /run/agentd/layers/<hex> */
+        bool purge;               /* with a runner: empty V8's compile caches in the root */
+        const char *compile_cache;/* where else they are, as seen inside; or NULL */
         const char *hostname;     /* what its own /etc/hostname and /etc/hosts say; NULL: "agent" */
 } SandboxSpec;
 
@@ -102,6 +105,13 @@ typedef struct WorkerRun {
 typedef void (*worker_list_handler_t)(int error, const char *message, const WorkerRun *runs, size_t n_runs,
                                       void *userdata);
 int worker_list(Worker *w, worker_list_handler_t handler, void *userdata, WorkerSlot **ret_slot);
+
+/*
+ * Tells which node a prepared run has (see node-identity.h): the interpreter OWN in the layer RUNNER, or (both NULL)
+ * the image's. On success MESSAGE is the digest. -ENOENT: there is none; -ENOEXEC: it is no program.
+ */
+int worker_node(Worker *w, const char *run, const char *runner, const char *own, const char *environment,
+                worker_handler_t handler, void *userdata, WorkerSlot **ret_slot);
 
 /* Unmounts all layers that no run uses (before a layer is removed from the store, and after an idle while). */
 int worker_release_layers(Worker *w, worker_handler_t handler, void *userdata, WorkerSlot **ret_slot);

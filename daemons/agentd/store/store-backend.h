@@ -60,6 +60,18 @@ typedef struct StoreOps {
         int (*image_remove)(Store *s, const char *user, const char *name);
         int (*image_list)(Store *s, const char *user, StoreImageCallback callback, void *userdata);
 
+        int (*runner_deploy)(Store *s, const StoreRunner *runner);
+        int (*runner_rollback)(Store *s, const char *digest, char **ret_digest);
+        int (*runner_promote)(Store *s, char **ret_digest);
+        int (*runner_withdraw)(Store *s, char **ret_digest);
+        int (*runner_remove)(Store *s, const char *digest);
+        int (*runner_list)(Store *s, StoreRunnerCallback callback, void *userdata);
+        int (*verdict_add)(Store *s, const char *runner, const char *node, bool ok, const char *reason);
+        int (*verdict_get)(Store *s, const char *runner, const char *node, StoreVerdict **ret);
+        int (*verdict_list)(Store *s, const char *runner, StoreVerdictCallback callback, void *userdata);
+        int (*node_put)(Store *s, const char *environment, const char *own, const char *node);
+        int (*node_get)(Store *s, const char *environment, const char *own, char ret[static DIGEST_LEN + 1]);
+
         int (*service_add)(Store *s, const char *user, const char *name, const char *definition);
         int (*service_update)(Store *s, const char *user, const char *name, const char *definition);
         int (*service_remove)(Store *s, const char *user, const char *name);
@@ -88,3 +100,5 @@ void store_agent_done(StoreAgent *a);
 void store_generation_done(StoreGeneration *g);
 void store_image_done(StoreImage *i);
 void store_service_done(StoreService *v);
+void store_runner_done(StoreRunner *r);
+void store_verdict_done(StoreVerdict *v);

@@ -198,8 +198,47 @@ static const char schema_1[] =
         "  PRIMARY KEY (seq, name)"
         ") STRICT, WITHOUT ROWID;";
 
+/* Runners, and what is known of how they suit which node. */
+static const char schema_2[] =
+        "ALTER TABLE runs ADD COLUMN runner_before TEXT;"
+        "ALTER TABLE runs ADD COLUMN verdict TEXT;"
+
+        "CREATE TABLE runners ("
+        "  digest TEXT PRIMARY KEY NOT NULL,"
+        "  name TEXT NOT NULL,"
+        "  version TEXT NOT NULL,"
+        "  manifest TEXT NOT NULL,"
+        "  source TEXT,"
+        "  author TEXT NOT NULL,"
+        "  note TEXT,"
+        "  created_usec INTEGER NOT NULL,"
+        "  state INTEGER NOT NULL CHECK (state BETWEEN 0 AND 3),"
+        "  turn INTEGER NOT NULL DEFAULT 0,"
+        "  percent INTEGER NOT NULL DEFAULT 0,"
+        "  agents TEXT"
+        ") STRICT;"
+        "CREATE UNIQUE INDEX runners_current ON runners (state) WHERE state = 0;"
+        "CREATE UNIQUE INDEX runners_canary ON runners (state) WHERE state = 2;"
+
+        "CREATE TABLE verdicts ("
+        "  runner TEXT NOT NULL REFERENCES runners (digest) ON DELETE CASCADE,"
+        "  node TEXT NOT NULL,"
+        "  ok INTEGER NOT NULL,"
+        "  reason TEXT,"
+        "  created_usec INTEGER NOT NULL,"
+        "  PRIMARY KEY (runner, node)"
+        ") STRICT, WITHOUT ROWID;"
+
+        "CREATE TABLE nodes ("
+        "  environment TEXT NOT NULL,"
+        "  own TEXT NOT NULL,"
+        "  node TEXT NOT NULL,"
+        "  PRIMARY KEY (environment, own)"
+        ") STRICT, WITHOUT ROWID;";
+
 static const char *const migrations[] = {
         schema_1,
+        schema_2,
 };
 
 static int exec(SqliteStore *q, const char *sql) {
@@ -225,7 +264,8 @@ static int pragma_number(SqliteStore *q, const char *sql, int64_t *ret) {
 /* The structure of the small tables, whole; the large ones are checked page by page as they are read. A check of a
  * million runs would make every start wait for it. */
 static int check_small_tables(SqliteStore *q, char **ret_error) {
-        static const char *const tables[] = { "users", "lanes", "agents", "generations", "images", "services" };
+        static const char *const tables[] = { "users", "lanes", "agents", "generations", "images", "services", "runners",
+                                              "verdicts", "nodes" };
 
         for (size_t i = 0; i < ELEMENTSOF(tables); i++) {
                 _cleanup_free_ char *sql = strprintf("PRAGMA quick_check('%s')", tables[i]);

@@ -326,6 +326,18 @@ static const StoreOps sqlite_ops = {
         .image_remove = sq_image_remove,
         .image_list = sq_image_list,
 
+        .runner_deploy = sq_runner_deploy,
+        .runner_rollback = sq_runner_rollback,
+        .runner_promote = sq_runner_promote,
+        .runner_withdraw = sq_runner_withdraw,
+        .runner_remove = sq_runner_remove,
+        .runner_list = sq_runner_list,
+        .verdict_add = sq_verdict_add,
+        .verdict_get = sq_verdict_get,
+        .verdict_list = sq_verdict_list,
+        .node_put = sq_node_put,
+        .node_get = sq_node_get,
+
         .service_add = sq_service_add,
         .service_update = sq_service_update,
         .service_remove = sq_service_remove,

@@ -94,7 +94,7 @@ int sq_lane_id(SqliteStore *q, const char *user, const char *agent, bool add, in
         "r.sandbox_uid, r.created_usec, r.queued_usec, r.claimed_usec, r.prepared_usec, r.started_usec, "              \
         "r.finished_usec, r.deadline_usec, r.cancel_by, r.result, r.message, r.exit_code, r.exit_signal, "             \
         "EXISTS (SELECT 1 FROM run_results p WHERE p.seq = r.seq), r.cpu_usec, r.memory_peak, r.io_read_bytes, "       \
-        "r.io_write_bytes, r.steps, r.caller "                                                                                   \
+        "r.io_write_bytes, r.steps, r.caller, r.runner_before, r.verdict "                                             \
         "FROM runs r " index " JOIN users u ON u.id = r.user_id JOIN lanes l ON l.id = r.lane_id "
 #define SQ_RUN_SELECT SQ_RUN_SELECT_BY("")
 int sq_run_from_row(sqlite3_stmt *st, StoreRun *ret);
@@ -157,6 +157,17 @@ int sq_image_add(Store *s, const StoreImage *image);
 int sq_image_find(Store *s, const char *user, const char *name, StoreImage **ret);
 int sq_image_remove(Store *s, const char *user, const char *name);
 int sq_image_list(Store *s, const char *user, StoreImageCallback callback, void *userdata);
+int sq_runner_deploy(Store *s, const StoreRunner *runner);
+int sq_runner_rollback(Store *s, const char *digest, char **ret_digest);
+int sq_runner_promote(Store *s, char **ret_digest);
+int sq_runner_withdraw(Store *s, char **ret_digest);
+int sq_runner_remove(Store *s, const char *digest);
+int sq_runner_list(Store *s, StoreRunnerCallback callback, void *userdata);
+int sq_verdict_add(Store *s, const char *runner, const char *node, bool ok, const char *reason);
+int sq_verdict_get(Store *s, const char *runner, const char *node, StoreVerdict **ret);
+int sq_verdict_list(Store *s, const char *runner, StoreVerdictCallback callback, void *userdata);
+int sq_node_put(Store *s, const char *environment, const char *own, const char *node);
+int sq_node_get(Store *s, const char *environment, const char *own, char ret[static DIGEST_LEN + 1]);
 int sq_service_add(Store *s, const char *user, const char *name, const char *definition);
 int sq_service_update(Store *s, const char *user, const char *name, const char *definition);
 int sq_service_remove(Store *s, const char *user, const char *name);

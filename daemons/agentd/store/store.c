@@ -55,14 +55,54 @@ RunResult run_result_from_string(const char *s) {
         return table_lookup(run_result_table, ELEMENTSOF(run_result_table), s);
 }
 
+static const char *const store_runner_state_table[_RUNNER_STATE_MAX] = {
+        [RUNNER_CURRENT] = "current",
+        [RUNNER_PREVIOUS] = "previous",
+        [RUNNER_CANARY] = "canary",
+        [RUNNER_STORED] = "stored",
+};
+
+const char *store_runner_state_to_string(StoreRunnerState s) {
+        return s >= 0 && s < _RUNNER_STATE_MAX ? store_runner_state_table[s] : NULL;
+}
+
 /* ---- rows ---- */
+
+void store_runner_done(StoreRunner *r) {
+        char **const strings[] = {
+                &r->digest, &r->name, &r->version, &r->manifest, &r->source, &r->author, &r->note, &r->agents,
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(strings); i++)
+                *strings[i] = mfree(*strings[i]);
+}
+
+StoreRunner *store_runner_free(StoreRunner *r) {
+        if (!r)
+                return NULL;
+        store_runner_done(r);
+        return mfree(r);
+}
+
+void store_verdict_done(StoreVerdict *v) {
+        v->runner = mfree(v->runner);
+        v->node = mfree(v->node);
+        v->reason = mfree(v->reason);
+}
+
+StoreVerdict *store_verdict_free(StoreVerdict *v) {
+        if (!v)
+                return NULL;
+        store_verdict_done(v);
+        return mfree(v);
+}
 
 void store_run_done(StoreRun *run) {
         char **const strings[] = {
                 &run->user, &run->agent, &run->trigger, &run->session, &run->labels, &run->idempotency_key,
                 &run->parent, &run->input_digest, &run->unit, &run->invocation_id, &run->boot_id, &run->generation,
                 &run->environment, &run->runner, &run->policy, &run->cancel_by, &run->message, &run->steps,
-                &run->caller,
+                &run->caller, &run->runner_before, &run->verdict,
         };
 
         for (size_t i = 0; i < ELEMENTSOF(strings); i++)
@@ -430,6 +470,55 @@ int store_image_remove(Store *s, const char *user, const char *name) {
 
 int store_image_list(Store *s, const char *user, StoreImageCallback callback, void *userdata) {
         return s->ops->image_list(s, user, callback, userdata);
+}
+
+int store_runner_deploy(Store *s, const StoreRunner *runner) {
+        if (!digest_is_valid(runner->digest) || isempty(runner->name) || !runner->version || !runner->manifest ||
+            isempty(runner->author) || runner->state < 0 || runner->state >= _RUNNER_STATE_MAX || runner->percent > 100)
+                return -EINVAL;
+        return s->ops->runner_deploy(s, runner);
+}
+
+int store_runner_rollback(Store *s, const char *digest, char **ret_digest) {
+        return s->ops->runner_rollback(s, digest, ret_digest);
+}
+
+int store_runner_promote(Store *s, char **ret_digest) {
+        return s->ops->runner_promote(s, ret_digest);
+}
+
+int store_runner_withdraw(Store *s, char **ret_digest) {
+        return s->ops->runner_withdraw(s, ret_digest);
+}
+
+int store_runner_remove(Store *s, const char *digest) {
+        return s->ops->runner_remove(s, digest);
+}
+
+int store_runner_list(Store *s, StoreRunnerCallback callback, void *userdata) {
+        return s->ops->runner_list(s, callback, userdata);
+}
+
+int store_verdict_add(Store *s, const char *runner, const char *node, bool ok, const char *reason) {
+        return !digest_is_valid(node) || (!ok && isempty(reason)) ? -EINVAL :
+                                                                   s->ops->verdict_add(s, runner, node, ok, reason);
+}
+
+int store_verdict_get(Store *s, const char *runner, const char *node, StoreVerdict **ret) {
+        return s->ops->verdict_get(s, runner, node, ret);
+}
+
+int store_verdict_list(Store *s, const char *runner, StoreVerdictCallback callback, void *userdata) {
+        return s->ops->verdict_list(s, runner, callback, userdata);
+}
+
+int store_node_put(Store *s, const char *environment, const char *own, const char *node) {
+        return !digest_is_valid(environment) || !digest_is_valid(node) ? -EINVAL :
+                                                                        s->ops->node_put(s, environment, own, node);
+}
+
+int store_node_get(Store *s, const char *environment, const char *own, char ret[static DIGEST_LEN + 1]) {
+        return s->ops->node_get(s, environment, own, ret);
 }
 
 int store_service_add(Store *s, const char *user, const char *name, const char *definition) {

@@ -155,6 +155,8 @@ typedef struct StoreRun {
         char *generation;      /* or NULL; digests */
         char *environment;
         char *runner;
+        char *runner_before;   /* or NULL: what the generation ran with before */
+        char *verdict;         /* or NULL: how the runner is known to suit, "cached" or "checked" */
         char *policy;
         uid_t sandbox_uid;     /* (uid_t) -1 = none */
 
@@ -227,6 +229,7 @@ typedef struct StoreRunPlan {
         const char *unit;
         const char *boot_id;
         const char *generation, *environment, *runner, *policy; /* NULL leaves the column as it is */
+        const char *runner_before, *verdict;                    /* NULL is NULL */
         uid_t sandbox_uid;
         uint64_t deadline_usec;
         const char *steps; /* or NULL */
@@ -393,6 +396,72 @@ int store_image_remove(Store *s, const char *user, const char *name);
 typedef int (*StoreImageCallback)(const StoreImage *image, void *userdata);
 /* Those that USER may use (own and root's); NULL = all. By name. */
 int store_image_list(Store *s, const char *user, StoreImageCallback callback, void *userdata);
+
+/* ---- runners ---- */
+
+typedef enum StoreRunnerState {
+        RUNNER_CURRENT,  /* what new runs get; one at most */
+        RUNNER_PREVIOUS, /* was current; what runs fall back to, the latest first */
+        RUNNER_CANARY,   /* what some runs get; one at most */
+        RUNNER_STORED,   /* there, and used by nobody: rolled back, withdrawn, or never in use */
+        _RUNNER_STATE_MAX,
+        _RUNNER_STATE_INVALID = -EINVAL,
+} StoreRunnerState;
+
+const char *store_runner_state_to_string(StoreRunnerState s);
+
+typedef struct StoreRunner {
+        char *digest;          /* of the layer */
+        char *name, *version;
+        char *manifest;        /* JSON: what agentd has to know of it */
+        char *source;          /* or NULL: digest of the directory it was made of, for the one that is shipped */
+        char *author;
+        char *note;            /* or NULL */
+        uint64_t created_usec; /* 0 in store_runner_deploy(): now */
+        StoreRunnerState state;
+        uint64_t turn;         /* when it became current last: a count */
+        uint64_t percent;      /* canary: of the runs */
+        char *agents;          /* canary: or NULL; "USER/NAME USER/NAME" */
+} StoreRunner;
+
+StoreRunner *store_runner_free(StoreRunner *r);
+DEFINE_CLEANUP(StoreRunner *, store_runner_free);
+
+/* Adds it, or takes the one of that digest, and gives it RUNNER's state: as current one it pushes the current one to the
+ * previous ones, as canary it takes the canary's place. What was known to its disadvantage is forgotten: it is tried
+ * again. */
+int store_runner_deploy(Store *s, const StoreRunner *runner);
+/* Makes DIGEST (NULL: the latest previous one that some node accepts, or that was not tried) current; what became current after it is stored only. *ret_digest is
+ * the one. -ENOENT: there is none. */
+int store_runner_rollback(Store *s, const char *digest, char **ret_digest);
+/* The canary becomes current, or stored. -ENOENT: there is none. */
+int store_runner_promote(Store *s, char **ret_digest);
+int store_runner_withdraw(Store *s, char **ret_digest);
+/* With its verdicts. -EBUSY: it is the current one or the canary. */
+int store_runner_remove(Store *s, const char *digest);
+typedef int (*StoreRunnerCallback)(const StoreRunner *runner, void *userdata);
+/* Canary, current, previous (latest first), stored. */
+int store_runner_list(Store *s, StoreRunnerCallback callback, void *userdata);
+
+typedef struct StoreVerdict {
+        char *runner, *node;   /* digests */
+        bool ok;
+        char *reason;          /* NULL where ok */
+        uint64_t created_usec;
+} StoreVerdict;
+
+StoreVerdict *store_verdict_free(StoreVerdict *v);
+DEFINE_CLEANUP(StoreVerdict *, store_verdict_free);
+
+/* The first one counts: 1 stored, 0 there is one already. -ENOENT: no such runner. */
+int store_verdict_add(Store *s, const char *runner, const char *node, bool ok, const char *reason);
+int store_verdict_get(Store *s, const char *runner, const char *node, StoreVerdict **ret);
+typedef int (*StoreVerdictCallback)(const StoreVerdict *verdict, void *userdata);
+int store_verdict_list(Store *s, const char *runner, StoreVerdictCallback callback, void *userdata);
+
+/* Which node an environment (digest) has; OWN is the digest of a runner's own interpreter, "" the image's. */
+int store_node_put(Store *s, const char *environment, const char *own, const char *node);
+int store_node_get(Store *s, const char *environment, const char *own, char ret[static DIGEST_LEN + 1]);
 
 /* ---- services ---- */
 
