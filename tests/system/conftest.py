@@ -18,6 +18,8 @@ import inside
 from client import TEST_ROOTFS, Agentd, agentctl, run
 from upstream import Upstream
 
+EVERYTHING = [{"methods": ["GET", "POST", "PUT"], "paths": ["/*"]}]
+
 
 @pytest.fixture(scope="session")
 def agentd():
@@ -105,6 +107,16 @@ def probe(agentd, probe_agent):
 
 
 @pytest.fixture
+def caller(make_agent, probe):
+    """Runs a program in a sandbox of its own agent, which may call SERVICES."""
+
+    def call(code, *services, **keys):
+        return probe(code, agent=make_agent(inside.COMMAND, kind="command", services=list(services), **keys))
+
+    return call
+
+
+@pytest.fixture
 def outside():
     """Runs the same kind of program in a plain unit of the host, as root or as USER; returns the JSON it printed."""
 
@@ -131,8 +143,7 @@ def gate_service(agentd, upstream, unique):
     """A service without a secret, of which everything is allowed."""
     name = unique("gate")
     agentd.call("CreateService", json.dumps({
-        "name": name, "base_url": upstream.url, "auth": {"kind": "none"},
-        "allow": [{"methods": ["GET", "POST", "PUT"], "paths": ["/*"]}]}))
+        "name": name, "base_url": upstream.url, "auth": {"kind": "none"}, "allow": EVERYTHING}))
     yield name
     agentd.call("RemoveService", name)
 
@@ -147,7 +158,7 @@ def make_service(agentd, upstream, unique):
         keys.setdefault("auth", {"kind": "bearer" if secret else "none"})
         keys.setdefault("base_url", upstream.url)
         agentd.call("CreateService", json.dumps({
-            "name": name, "allow": allow or [{"methods": ["GET", "POST", "PUT"], "paths": ["/*"]}], **keys}))
+            "name": name, "allow": EVERYTHING if allow is None else allow, **keys}))
         made.append(name)
         if secret:
             agentctl("credential", "set", name, stdin=secret)

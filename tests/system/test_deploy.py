@@ -104,11 +104,22 @@ def test_restart_and_kill_under_load(agentd, flight):
     units = [str(agentd.get(p, "Unit")) for p in paths]
     pids = [show(u, "MainPID") for u in units]
     for act in (lambda: restart(*UNITS), *(lambda u=u: kill(u) for u in UNITS), *(lambda u=u: restart(u) for u in UNITS),
-                lambda: systemctl("daemon-reload"), lambda: [kill(u) for u in UNITS]):
+                lambda: systemctl("daemon-reload")):
         act()
         counter.progress(ids, 2)
     assert [show(u, "MainPID") for u in units] == pids
     assert {str(agentd.get(p, "State")) for p in paths} == {"running"}
+    land(agentd, counter, paths)
+
+
+def test_all_killed_at_once(agentd, flight):
+    """What one daemon holds for another outlives the death of both."""
+    counter, paths = flight
+    ids = [agentd.run_id(p) for p in paths]
+    for _ in range(3):
+        for u in UNITS:
+            systemctl("kill", "--signal=KILL", "--kill-whom=main", u)
+        counter.progress(ids, 2)
     land(agentd, counter, paths)
 
 
