@@ -100,6 +100,17 @@ static int on_expiry(sd_event_source *s, uint64_t usec, void *userdata) {
         return 0;
 }
 
+/* Usually agent-image has taken its tree away itself, and what is left is a file or two: gone before the end is told. Where
+ * it was killed the tree may have millions of files. */
+static void drop_staging(Operation *o) {
+        _cleanup_free_ char *tree = strprintf("%s/tree", o->staging);
+
+        if (tree && access(tree, F_OK) < 0)
+                layer_store_drop_staging(o->manager->layers, o->staging);
+        else
+                async_remove_tree(o->staging);
+}
+
 void operation_end(Operation *o, OperationState state, const char *detail) {
         int r;
 
@@ -114,7 +125,7 @@ void operation_end(Operation *o, OperationState state, const char *detail) {
         o->input_fd = safe_close(o->input_fd);
         drop_views(o);
         if (o->staging) {
-                async_remove_tree(o->staging);
+                drop_staging(o);
                 o->staging = mfree(o->staging);
         }
         if (state == OPERATION_FAILED)
