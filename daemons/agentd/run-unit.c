@@ -205,6 +205,7 @@ static int append_affinity(sd_bus_message *m, unsigned n) {
 static int append_sandbox(sd_bus_message *m, const Run *run) {
         _cleanup_free_ char *root = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/root", run->row->id),
                             *netns = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/netns", run->row->id),
+                            *pts = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/pts", run->row->id),
                             *uid = strprintf("%u", (unsigned) run->uid);
         static const char *const yes[] = {
                 "DynamicUser", "MountAPIVFS", "PrivateUsers", "PrivateDevices", "PrivateIPC", "PrivateNetwork",
@@ -212,7 +213,7 @@ static int append_sandbox(sd_bus_message *m, const Run *run) {
                 "NoNewPrivileges", "RestrictSUIDSGID", "LockPersonality", "RestrictRealtime",
         };
 
-        if (!root || !netns || !uid)
+        if (!root || !netns || !pts || !uid)
                 return -ENOMEM;
         for (size_t i = 0; i < ELEMENTSOF(yes); i++)
                 TRY(append_bool(m, yes[i], true));
@@ -244,9 +245,10 @@ static int append_sandbox(sd_bus_message *m, const Run *run) {
         TRY(append_string(m, "KeyringMode", "private"));
         TRY(sd_bus_message_append(m, "(sv)", "UMask", "u", (uint32_t) 0077));
         TRY(append_string(m, "DevicePolicy", "closed"));
-        /* PrivateDevices= alone leaves the host's /dev/shm and /dev/hugepages in place. */
+        /* PrivateDevices= alone leaves the host's /dev/shm, /dev/pts and /dev/hugepages in place. */
         TRY(sd_bus_message_append(m, "(sv)", "TemporaryFileSystem", "a(ss)", 1, "/dev/shm",
                                   "size=64M,mode=1777,nosuid,nodev"));
+        TRY(sd_bus_message_append(m, "(sv)", "BindPaths", "a(ssbt)", 1, pts, "/dev/pts", 0, UINT64_C(0)));
         TRY(append_strv(m, "InaccessiblePaths", (char *[]) { (char *) "-+/dev/hugepages", NULL }));
         return 0;
 }

@@ -60,7 +60,7 @@ static int write_layers(int dirfd, const char *dir, const char *const *layers, c
 
 static int make_skeleton(const char *dir, const SandboxSpec *spec, char message[STEP_MESSAGE_MAX]) {
         static const struct { const char *name; mode_t mode; } dirs[] = {
-                { "root", 0755 }, { "rw", 0700 }, { "proc", 0755 },
+                { "root", 0755 }, { "rw", 0700 }, { "proc", 0755 }, { "pts", 0755 },
         };
         _cleanup_close_ int fd = -EBADF, proc = -EBADF;
         int r;
@@ -121,20 +121,39 @@ static int compose(const char *runtime_dir, LayerStore *store, const SandboxSpec
         return root_compose(&rs, message);
 }
 
+/* PrivateDevices= leaves the host's /dev/pts in place: a run would see the host's terminals, and could take all the numbers
+ * that there are for them. */
+static int mount_terminals(const char *path, char message[STEP_MESSAGE_MAX]) {
+        static const char *const options[][2] = { { "mode", "0600" }, { "ptmxmode", "0666" }, { "max", "64" } };
+        _cleanup_close_ int fs = -EBADF, mount_fd = -EBADF;
+        int r;
+
+        r = fs = mount_fs_open("devpts");
+        for (size_t i = 0; r >= 0 && i < ELEMENTSOF(options); i++)
+                r = mount_fs_string(fs, options[i][0], options[i][1]);
+        if (r >= 0)
+                r = mount_fd = mount_fs_create(fs, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
+        if (r >= 0)
+                r = mount_attach(mount_fd, path);
+        return r < 0 ? step_fail(message, r, "Cannot make the run's own terminals") : 0;
+}
+
 int run_dir_prepare(const char *runtime_dir, LayerStore *store, const SandboxSpec *spec, int *ret_listener,
                     char message[STEP_MESSAGE_MAX]) {
         _cleanup_free_ char *dir = run_path(runtime_dir, spec->run, NULL),
-                *netns = run_path(runtime_dir, spec->run, "netns");
+                *netns = run_path(runtime_dir, spec->run, "netns"), *pts = run_path(runtime_dir, spec->run, "pts");
         _cleanup_close_ int listener = -EBADF;
         int r;
 
-        if (!dir || !netns)
+        if (!dir || !netns || !pts)
                 return -ENOMEM;
         if (mkdir(dir, 0700) < 0)
                 return step_fail(message, -errno, "Cannot make %s", dir);
         r = make_skeleton(dir, spec, message);
         if (r >= 0)
                 r = compose(runtime_dir, store, spec, message);
+        if (r >= 0)
+                r = mount_terminals(pts, message);
         if (r >= 0 && spec->runner)
                 r = runner_stage(runtime_dir, store, spec, message);
         if (r >= 0) {
@@ -203,17 +222,20 @@ static int remove_all_but(int at, const char *name, const char *keep) {
 int run_dir_cleanup(const char *runtime_dir, const char *run, bool keep_upper, int *ret_upper_fd,
                     char message[STEP_MESSAGE_MAX]) {
         _cleanup_free_ char *root = run_path(runtime_dir, run, "root"), *rw = run_path(runtime_dir, run, "rw"),
-                *netns = run_path(runtime_dir, run, "netns"), *runs = strprintf("%s/runs", runtime_dir);
+                *netns = run_path(runtime_dir, run, "netns"), *pts = run_path(runtime_dir, run, "pts"),
+                *runs = strprintf("%s/runs", runtime_dir);
         _cleanup_close_ int runs_fd = -EBADF, upper = -EBADF;
         int r;
 
         if (ret_upper_fd)
                 *ret_upper_fd = -EBADF;
-        if (!root || !rw || !netns || !runs)
+        if (!root || !rw || !netns || !pts || !runs)
                 return -ENOMEM;
         r = mount_point_clear(root);
         if (r >= 0)
                 r = mount_point_clear(netns);
+        if (r >= 0)
+                r = mount_point_clear(pts);
         if (r < 0)
                 return step_fail(message, r, "Cannot unmount the root or the namespace of run %s", run);
         if (!keep_upper) {
