@@ -56,6 +56,10 @@ static int visit(int dir, const char *name, const struct stat *st, void *userdat
                 return report_error(0, "NotFreezable", "\"%s\" belongs to a user number of this host (%u)",
                                     strempty(shown), (unsigned) st->st_uid);
         }
+        /* A whiteout has no time of its own. */
+        if (S_ISCHR(st->st_mode) && st->st_rdev == makedev(0, 0) &&
+            utimensat(dir, name, (struct timespec[2]) {}, AT_SYMLINK_NOFOLLOW) < 0)
+                return failed(-errno, name);
         if ((S_ISCHR(st->st_mode) && st->st_rdev != makedev(0, 0)) || S_ISBLK(st->st_mode)) {
                 _cleanup_free_ char *shown = escape_name(name);
 
@@ -106,6 +110,8 @@ static int prune(int upper) {
         static const char *const empty[] = {
                 "var/lib/apt/lists", "var/cache/apt", "var/cache/ldconfig",
                 "home/agent/.cache/v8-compile-cache", "home/agent/.cache/node-compile-cache",
+                "home/agent/.cache/pip", "home/agent/.npm/_cacache", "home/agent/.npm/_logs", "root/.cache/pip",
+                "root/.npm/_cacache", "root/.npm/_logs",
         };
         static const char *const dirs[] = { "opt/agentd/runner", "opt/agentd", "opt", "var/tmp", "home/agent/.cache" };
         static const char *const files[] = { "etc/machine-id", "etc/hostname", "etc/hosts" };
@@ -142,5 +148,19 @@ int64_t freeze_upper(int upper) {
         if (r < 0)
                 return r;
         n = tree_walk(upper, visit, NULL);
+        return n < 0 ? report_errno((int) n, "Freezing the changes") : n;
+}
+
+static int own_whiteout(int dir, const char *name, const struct stat *st, void *userdata) {
+        uid_t base = *(const uid_t *) userdata;
+
+        if (!S_ISCHR(st->st_mode) || st->st_rdev != makedev(0, 0) || (st->st_uid == base && st->st_gid == base))
+                return 0;
+        return fchownat(dir, name, base, base, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
+}
+
+int64_t freeze_own_whiteouts(int raw, uid_t base) {
+        int64_t n = tree_walk(raw, own_whiteout, &base);
+
         return n < 0 ? report_errno((int) n, "Freezing the changes") : n;
 }

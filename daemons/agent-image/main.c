@@ -26,7 +26,8 @@
 #include "unpack.h"
 
 typedef struct Arguments {
-        const char *staging, *out, *upper, *mirror, *from, *to;
+        const char *staging, *out, *upper, *mirror, *from, *to, *raw;
+        uint64_t raw_base;
         char **packages;
         UnpackLimits limits;
 } Arguments;
@@ -35,7 +36,7 @@ static int usage(void) {
         fputs("Usage: agent-image import --staging DIR --out FILE [--max-size BYTES] [--max-entries N] < TAR\n"
               "       agent-image build  --staging DIR --out FILE [--mirror URL] [--packages NAME…]\n"
               "       agent-image runner --staging DIR --out FILE [--max-size BYTES] [--max-entries N] (--from DIR | < TAR)\n"
-              "       agent-image freeze --staging DIR --out FILE --upper DIR\n"
+              "       agent-image freeze --staging DIR --out FILE --upper DIR [--raw DIR --raw-base UID]\n"
               "       agent-image diff   --staging DIR --out FILE --from DIR --to DIR <> RESULT\n", stderr);
         return report_error(0, "InvalidOption", "agent-image was called with wrong arguments");
 }
@@ -46,7 +47,8 @@ static int parse(int argc, char *argv[], Arguments *a) {
                 { "upper",       required_argument, NULL, 'u' }, { "mirror",      required_argument, NULL, 'm' },
                 { "packages",    required_argument, NULL, 'p' }, { "max-size",    required_argument, NULL, 'b' },
                 { "max-entries", required_argument, NULL, 'e' }, { "from",        required_argument, NULL, 'f' },
-                { "to",          required_argument, NULL, 't' }, {}
+                { "to",          required_argument, NULL, 't' }, { "raw",         required_argument, NULL, 'r' },
+                { "raw-base",    required_argument, NULL, 'B' }, {}
         };
         int c, r = 0;
 
@@ -60,6 +62,12 @@ static int parse(int argc, char *argv[], Arguments *a) {
                         break;
                 case 'u':
                         a->upper = optarg;
+                        break;
+                case 'r':
+                        a->raw = optarg;
+                        break;
+                case 'B':
+                        r = parse_uint64(optarg, &a->raw_base);
                         break;
                 case 'f':
                         a->from = optarg;
@@ -196,6 +204,15 @@ static int freeze(const Arguments *a) {
         upper = open(a->upper, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
         if (upper < 0)
                 return report_errno(-errno, "Opening the run's changes");
+        if (a->raw) {
+                _cleanup_close_ int raw = open(a->raw, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+
+                if (raw < 0)
+                        return report_errno(-errno, "Opening the edit's changes");
+                entries = freeze_own_whiteouts(raw, (uid_t) a->raw_base);
+                if (entries < 0)
+                        return (int) entries;
+        }
         entries = freeze_upper(upper);
         if (entries < 0)
                 return (int) entries;

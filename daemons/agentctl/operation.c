@@ -163,8 +163,51 @@ void operation_end_done(OperationEnd *end) {
         end->detail = mfree(end->detail);
 }
 
-int operation_wait(Client *c, sd_bus_message *m, const char *subject, OperationEnd *end) {
+static int operation_await(Operation *o, sd_bus_slot **changed_slot, OperationEnd *end) {
+        int r;
+
+        r = properties_match(o->client, changed_slot, o->path, on_changed, o);
+        if (r < 0)
+                return r;
+        r = waiter_run(o->waiter);
+        clear_line(o);
+        if (r == -EINTR) {
+                notice("Left. The operation may still be winding up: %s", o->path);
+                end->status = STATUS_INTERRUPTED;
+                return 0;
+        }
+        if (r < 0)
+                return r;
+        end->status = tell_end(o);
+        end->path = TAKE_PTR(o->path);
+        end->detail = TAKE_PTR(o->detail);
+        return 0;
+}
+
+static int operation_watch(Operation *o, sd_bus_slot **finished_slot) {
         static const WaiterOps ops = { operation_refresh, operation_interrupted };
+        int r;
+
+        r = waiter_new(o->client, &ops, o, &o->waiter);
+        if (r < 0)
+                return r;
+        r = sd_bus_match_signal(o->client->bus, finished_slot, manager_target.destination, manager_target.path,
+                                manager_target.interface, "OperationFinished", on_finished, o);
+        return r < 0 ? fail_errno(r, "Cannot subscribe to signals") : 0;
+}
+
+int operation_follow(Client *c, const char *path, OperationEnd *end) {
+        _cleanup_(sd_bus_slot_unrefp) sd_bus_slot *finished_slot = NULL, *changed_slot = NULL;
+        _cleanup_(operation_done) Operation o = { .client = c, .path = strdup(path) };
+        int r;
+
+        if (!o.path)
+                return fail_oom();
+        r = operation_watch(&o, &finished_slot);
+        return r < 0 ? r : operation_await(&o, &changed_slot, end);
+}
+
+int operation_wait(Client *c, sd_bus_message *m, const char *subject, OperationEnd *end) {
         _cleanup_(sd_bus_slot_unrefp) sd_bus_slot *finished_slot = NULL, *changed_slot = NULL;
         _cleanup_(sd_bus_message_unrefp) sd_bus_message *reply = NULL;
         _cleanup_(operation_done) Operation o = { .client = c };
@@ -174,13 +217,9 @@ int operation_wait(Client *c, sd_bus_message *m, const char *subject, OperationE
 
         c->no_pager = true;
         if (wait) {
-                r = waiter_new(c, &ops, &o, &o.waiter);
+                r = operation_watch(&o, &finished_slot);
                 if (r < 0)
                         return r;
-                r = sd_bus_match_signal(c->bus, &finished_slot, manager_target.destination, manager_target.path,
-                                        manager_target.interface, "OperationFinished", on_finished, &o);
-                if (r < 0)
-                        return fail_errno(r, "Cannot subscribe to signals");
         }
 
         r = client_send(c, m, &reply);
@@ -206,23 +245,7 @@ int operation_wait(Client *c, sd_bus_message *m, const char *subject, OperationE
         o.path = strdup(path);
         if (!o.path)
                 return fail_oom();
-        r = properties_match(c, &changed_slot, o.path, on_changed, &o);
-        if (r < 0)
-                return r;
-
-        r = waiter_run(o.waiter);
-        clear_line(&o);
-        if (r == -EINTR) {
-                notice("Left. The operation may still be winding up: %s", o.path);
-                end->status = STATUS_INTERRUPTED;
-                return 0;
-        }
-        if (r < 0)
-                return r;
-        end->status = tell_end(&o);
-        end->path = TAKE_PTR(o.path);
-        end->detail = TAKE_PTR(o.detail);
-        return 0;
+        return operation_await(&o, &changed_slot, end);
 }
 
 int operation_read_result(Client *c, const char *path, sd_json_variant **ret) {

@@ -15,6 +15,8 @@ typedef struct OperationEnd {
 void operation_end_done(OperationEnd *end);
 /* As operation_run(), but a success is not told. A negative value: told, and END is empty. */
 int operation_wait(Client *c, sd_bus_message *m, const char *subject, OperationEnd *end);
+/* Waits for the end of one that is under way already. */
+int operation_follow(Client *c, const char *path, OperationEnd *end);
 /* The document that a finished operation left. */
 int operation_read_result(Client *c, const char *path, sd_json_variant **ret);
 

@@ -53,18 +53,23 @@ int verb_env_freeze(Client *c, int argc _unused_, char **argv) {
         _cleanup_free_ char *id = NULL;
         int r;
 
-        if (!o->from_run)
-                return fail_usage("Which run's changes? Give --from-run=RUN, a run that was started with --keep.");
-        r = run_id_resolve(c, o->from_run, &id);
-        if (r < 0)
-                return r;
+        if (o->from_run) {
+                r = run_id_resolve(c, o->from_run, &id);
+                if (r < 0)
+                        return r;
+        }
         r = client_new_call(c, &manager_target, "FreezeEnvironment", &m);
         if (r < 0)
                 return r;
         r = sd_bus_message_append(m, "s", argv[0]);
         if (r >= 0)
-                r = o->note ? sd_bus_message_append(m, "a{sv}", 2, "from-run", "s", id, "note", "s", o->note) :
-                              sd_bus_message_append(m, "a{sv}", 1, "from-run", "s", id);
+                r = sd_bus_message_open_container(m, 'a', "{sv}");
+        if (r >= 0 && id)
+                r = sd_bus_message_append(m, "{sv}", "from-run", "s", id);
+        if (r >= 0 && o->note)
+                r = sd_bus_message_append(m, "{sv}", "note", "s", o->note);
+        if (r >= 0)
+                r = sd_bus_message_close_container(m);
         if (r < 0)
                 return fail_errno(r, "Cannot make a message");
         return operation_run(c, m, "The environment of", argv[0], "has a new generation");

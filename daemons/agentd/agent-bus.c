@@ -3,6 +3,7 @@
 #include "basic/string-util.h"
 #include "bus-util.h"
 #include "definition.h"
+#include "edit.h"
 #include "image/generation.h"
 #include "run.h"
 
@@ -206,6 +207,7 @@ int method_remove_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         _cleanup_free_ char *user = NULL, *name = NULL, *path = NULL;
         Manager *m = userdata;
         const char *ref;
+        Edit *edit;
         int r;
 
         r = sd_bus_message_read(msg, "s", &ref);
@@ -214,7 +216,13 @@ int method_remove_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         r = bus_resolve_owned(m, msg, ref, POLKIT_ACTION_MANAGE, e, &user, NULL, &name);
         if (r <= 0)
                 return r < 0 ? r : 1;
+        edit = edit_find(m, user, name);
+        if (edit && edit->operation)
+                return sd_bus_error_setf(e, BUS_ERROR_AGENT_BUSY,
+                                         "The environment of \"%s\" is being edited. End the session first.", name);
         r = store_agent_remove(m->store, user, name);
+        if (r >= 0 && edit)
+                edit_discard(edit);
         if (r == -ENOENT)
                 return no_such_agent(e, user, name);
         if (r == -EBUSY)

@@ -58,6 +58,10 @@ int method_diff_generations(sd_bus_message *msg, void *userdata, sd_bus_error *e
 int method_get_disk_usage(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_prune_environments(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_check_environments(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_edit_environment(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_open_edit_terminal(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_discard_edit(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_list_edits(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_import_image(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_build_image(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_list_images(sd_bus_message *msg, void *userdata, sd_bus_error *e);

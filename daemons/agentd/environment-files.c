@@ -196,11 +196,14 @@ static int hold_run(const StoreRun *run, void *userdata) {
 
 static int collect_held(Manager *m, StrMap *held) {
         Operation *o;
+        Edit *edit;
         int r;
 
         r = store_runs_unfinished(m->store, hold_run, held);
         if (r >= 0)
                 r = kept_walk(m, hold_run, held);
+        for (size_t i = 0; r >= 0 && (edit = strmap_next(m->edits, &i));)
+                r = hold(held, edit->generation);
         for (size_t i = 0; r >= 0 && (o = strmap_next(m->operations, &i));)
                 if (o->state == OPERATION_RUNNING)
                         for (char **l = o->generations; r >= 0 && l && *l; l++)

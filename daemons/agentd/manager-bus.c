@@ -67,6 +67,12 @@ const sd_bus_vtable manager_vtable[] = {
         METHOD("PruneEnvironments", ("s", agent, "a{sv}", options), ("u", generations, "u", layers, "t", bytes),
                method_prune_environments),
         METHOD("CheckEnvironments", ("a{sv}", options), ("o", operation), method_check_environments),
+        METHOD("EditEnvironment", ("s", agent, "as", command, "h", stdin, "h", stdout, "h", stderr, "a{sv}", options),
+               ("o", operation), method_edit_environment),
+        METHOD("OpenEditTerminal", ("s", agent, "as", command, "a{sv}", options), ("o", operation, "h", terminal),
+               method_open_edit_terminal),
+        METHOD_NO_RESULT("DiscardEdit", ("s", agent), method_discard_edit),
+        METHOD_NO_ARGS("ListEdits", ("a(ssstsb)", edits), method_list_edits),
         METHOD_NO_ARGS("GetDiskUsage", ("s", document), method_get_disk_usage),
 
         METHOD("DeployRunner", ("h", tar, "a{sv}", options), ("o", operation), method_deploy_runner),

@@ -118,11 +118,12 @@ int manager_new(Manager **ret) {
         m->operations = strmap_new();
         m->kept = strmap_new();
         m->checks = strmap_new();
-        if (!m->runs || !m->operations || !m->kept || !m->checks)
+        m->edits = strmap_new();
+        if (!m->runs || !m->operations || !m->kept || !m->checks || !m->edits)
                 return -ENOMEM;
-        /* Ids of operations are not to be met again after a restart. */
-        m->last_operation = now_realtime();
         m->next_uid = SANDBOX_UID_MIN + (uid_t) (now_realtime() % (SANDBOX_UID_MAX - SANDBOX_UID_MIN));
+        /* So that no operation gets the name of one of an earlier agentd, whose end a client may still wait for. */
+        m->last_operation = now_realtime() / USEC_PER_SEC;
         sigemptyset(&mask);
         sigaddset(&mask, SIGTERM);
         sigaddset(&mask, SIGINT);
@@ -164,6 +165,7 @@ Manager *manager_free(Manager *m) {
                 operation_free(o);
         if (m->kept)
                 kept_free_all(m);
+        edits_free(m);
         sd_event_source_disable_unref(m->dispatch_source);
         sd_event_source_disable_unref(m->queue_timer);
         bus_polkit_free(m->polkit);
@@ -181,6 +183,7 @@ Manager *manager_free(Manager *m) {
         strmap_free(m->operations);
         strmap_free(m->kept);
         strmap_free(m->checks);
+        strmap_free(m->edits);
         sd_event_unref(m->event);
         return mfree(m);
 }
@@ -262,6 +265,9 @@ int manager_startup(Manager *m) {
         r = layer_store_open(AGENTD_STATE_DIR, &m->layers);
         if (r < 0)
                 return log_error_errno(r, "The store of layers cannot be opened: %m");
+        r = edits_load(m);
+        if (r < 0)
+                return log_error_errno(r, "The edits of environments cannot be read: %m");
         r = key_store_load(&m->key);
         if (r < 0)
                 return r;

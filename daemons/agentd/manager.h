@@ -47,6 +47,7 @@ typedef struct Manager {
         StrMap *operations; /* Operation, by id */
         StrMap *checks;     /* RunnerCheck, by runner and node */
         StrMap *kept;       /* KeptUpper, by run id */
+        StrMap *edits;      /* Edit, by "USER/AGENT" */
         uint64_t last_operation;
         unsigned n_log_streams;
 

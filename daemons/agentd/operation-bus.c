@@ -308,6 +308,37 @@ int method_remove_image(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         return r < 0 ? bus_store_error(m, e, r) : sd_bus_reply_method_return(msg, NULL);
 }
 
+static int freeze_edit(Manager *m, sd_bus_message *msg, const char *user, uid_t uid, const char *name, const char *note,
+                       sd_bus_error *e) {
+        _cleanup_free_ char *holder = NULL;
+        Edit *edit = edit_find(m, user, name);
+        uid_t sender;
+        int r;
+
+        if (!edit)
+                return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_EDIT,
+                                         "The environment of \"%s\" is not being edited, so there is nothing to freeze. "
+                                         "A run's changes are named by option from-run.", name);
+        if (edit->operation)
+                return sd_bus_error_setf(e, BUS_ERROR_EDIT_IN_USE,
+                                         "The environment of \"%s\" is in use by %s (operation %s). End that first.", name,
+                                         strempty(edit->operation->holder), edit->operation->id);
+        r = bus_sender_user(msg, &sender, &holder);
+        if (r < 0)
+                return r;
+        return operation_start_and_reply(m, msg,
+                                         &(OperationRequest) { .kind = OPERATION_FREEZE,
+                                                               .subject = name,
+                                                               .user = user,
+                                                               .uid = uid,
+                                                               .input_fd = -EBADF,
+                                                               .note = note,
+                                                               .sandbox_uid = (uid_t) -1,
+                                                               .edit = edit,
+                                                               .holder = holder },
+                                         e);
+}
+
 int method_freeze_environment(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         _cleanup_(store_run_freep) StoreRun *run = NULL;
         _cleanup_free_ char *user = NULL, *name = NULL;
@@ -349,7 +380,7 @@ int method_freeze_environment(sd_bus_message *msg, void *userdata, sd_bus_error 
         if (note && (strlen(note) > 1024 || string_has_cc(note)))
                 return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION, "A note is one line of at most 1024 bytes.");
         if (!id)
-                return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION, "Option from-run is missing.");
+                return freeze_edit(m, msg, user, uid, name, note, e);
         if (!run_id_is_valid(id) || store_run_get(m->store, id, &run) < 0 || !streq(run->user, user) ||
             !streq(run->agent, name))
                 return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_RUN, "Agent \"%s\" has no such run.", name);

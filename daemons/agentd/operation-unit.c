@@ -43,7 +43,20 @@ static int build_argv(const Operation *o, char ***ret) {
         TRY(strv_extend(&argv, o->image));
         TRY(strv_extend(&argv, "--staging"));
         TRY(strv_extend(&argv, o->staging));
-        if (o->kind == OPERATION_FREEZE) {
+        if (o->kind == OPERATION_FREEZE && o->edit) {
+                _cleanup_free_ char *view = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/root", o->views[0].id),
+                                    *raw = strprintf("%s/upper", o->edit->dir),
+                                    *base = strprintf("%u", (unsigned) o->edit->base);
+
+                if (!view || !raw || !base)
+                        return -ENOMEM;
+                TRY(strv_extend(&argv, "--upper"));
+                TRY(strv_extend(&argv, view));
+                TRY(strv_extend(&argv, "--raw"));
+                TRY(strv_extend(&argv, raw));
+                TRY(strv_extend(&argv, "--raw-base"));
+                TRY(strv_extend(&argv, base));
+        } else if (o->kind == OPERATION_FREEZE) {
                 s = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/rw/upper", o->run);
                 if (!s)
                         return -ENOMEM;
@@ -102,11 +115,16 @@ int operation_unit_properties(sd_bus_message *m, void *userdata) {
                                     UINT64_C(1) << CAP_SETGID | UINT64_C(1) << CAP_KILL |
                                     UINT64_C(1) << CAP_SYS_PTRACE;
         _cleanup_strv_free_ char **argv = NULL;
-        _cleanup_free_ char *description = NULL, *upper = NULL;
+        _cleanup_free_ char *description = NULL, *upper = NULL, *raw = NULL;
 
         TRY(build_argv(o, &argv));
-        if (o->kind == OPERATION_FREEZE && !(upper = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/rw/upper", o->run)))
-                return -ENOMEM;
+        if (o->kind == OPERATION_FREEZE) {
+                upper = o->edit ? strprintf(AGENTD_RUNTIME_DIR "/runs/%s/root", o->views[0].id) :
+                                  strprintf(AGENTD_RUNTIME_DIR "/runs/%s/rw/upper", o->run);
+                raw = o->edit ? strprintf("%s/upper", o->edit->dir) : strdup(o->staging);
+                if (!upper || !raw)
+                        return -ENOMEM;
+        }
         description = strprintf("agentd: %s of %s/%s", operation_kind_to_string(o->kind), o->user, o->subject);
         if (!description)
                 return -ENOMEM;
@@ -134,7 +152,7 @@ int operation_unit_properties(sd_bus_message *m, void *userdata) {
                                   "PrivateTmpEx", "s", "disconnected", "PrivateIPC", "b", 1, "NoNewPrivileges", "b",
                                   (int) !build, "ProtectClock", "b", 1));
         /* A freeze takes private attributes and mount points out of the upper in place. */
-        TRY(append_strv(m, "ReadWritePaths", (char *[]) { o->staging, upper, NULL }));
+        TRY(append_strv(m, "ReadWritePaths", (char *[]) { o->staging, upper, raw, NULL }));
         TRY(append_strv(m, "InaccessiblePaths",
                         (char *[]) { (char *) "-/run/dbus", (char *) "-/run/systemd/private", (char *) "-" AGENTD_RUNTIME_DIR "/live",
                                      (char *) "-/run/agent-credential", (char *) "-/var/lib/agent-credential",

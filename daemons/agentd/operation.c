@@ -22,6 +22,7 @@ static const char *const kind_table[_OPERATION_KIND_MAX] = {
         [OPERATION_DIFF] = "diff",
         [OPERATION_FSCK] = "fsck",
         [OPERATION_DEPLOY_RUNNER] = "deploy-runner",
+        [OPERATION_EDIT] = "edit",
 };
 
 static const char *const state_table[_OPERATION_STATE_MAX] = {
@@ -67,6 +68,14 @@ Operation *operation_free(Operation *o) {
         safe_close(o->output_fd);
         safe_close(o->result_fd);
         fsck_free(o->fsck);
+        if (o->edit && o->edit->operation == o)
+                o->edit->operation = NULL;
+        for (size_t i = 0; i < ELEMENTSOF(o->stdio); i++)
+                safe_close(o->stdio[i]);
+        free(o->holder);
+        strv_free(o->command);
+        free(o->term);
+        free(o->tty);
         for (size_t i = 0; i < OPERATION_VIEWS_MAX; i++)
                 strv_free(o->views[i].layers);
         strv_free(o->generations);
@@ -124,6 +133,10 @@ void operation_end(Operation *o, OperationState state, const char *detail) {
         o->output_fd = safe_close(o->output_fd);
         o->input_fd = safe_close(o->input_fd);
         drop_views(o);
+        if (o->edit) {
+                o->edit->operation = NULL;
+                o->edit = NULL;
+        }
         if (o->staging) {
                 drop_staging(o);
                 o->staging = mfree(o->staging);
@@ -158,34 +171,54 @@ static int commit_image(Operation *o, char **ret_error) {
         return r;
 }
 
+static int load_generation(Operation *o, const char *digest, StoreGeneration **ret_row, Generation **ret) {
+        _cleanup_(store_generation_freep) StoreGeneration *row = NULL;
+        int r;
+
+        r = store_generation_get(o->manager->store, o->user, o->subject, digest, &row);
+        if (r >= 0 && !row->manifest)
+                r = -ENODATA;
+        if (r >= 0)
+                r = generation_decode(row->manifest, strlen(row->manifest), ret, NULL);
+        if (r >= 0 && ret_row)
+                *ret_row = TAKE_PTR(row);
+        return r;
+}
+
 static int commit_freeze(Operation *o, char **ret_error) {
+        const char *from = NULL, *runner = NULL;
         _cleanup_(store_generation_freep) StoreGeneration *base = NULL;
-        _cleanup_(generation_freep) Generation *parent = NULL, *g = NULL;
+        _cleanup_(generation_freep) Generation *began = NULL, *parent = NULL, *g = NULL;
         _cleanup_(store_agent_freep) StoreAgent *agent = NULL;
         _cleanup_(store_run_freep) StoreRun *run = NULL;
         _cleanup_free_ char *manifest = NULL;
-        char digest[DIGEST_LEN + 1], environment[DIGEST_LEN + 1];
+        char digest[DIGEST_LEN + 1], before[DIGEST_LEN + 1], now[DIGEST_LEN + 1];
         Manager *m = o->manager;
         int r;
 
-        r = store_run_get(m->store, o->run, &run);
-        if (r >= 0)
+        r = o->edit ? 0 : store_run_get(m->store, o->run, &run);
+        if (r >= 0) {
+                from = o->edit ? o->edit->generation : run->generation;
+                runner = o->edit ? NULL : run->runner;
                 r = store_agent_get(m->store, o->user, o->subject, &agent);
+        }
         if (r >= 0)
-                r = store_generation_get(m->store, o->user, o->subject, agent->head, &base);
-        if (r >= 0 && !base->manifest)
-                r = -ENODATA;
+                r = load_generation(o, from, NULL, &began);
         if (r >= 0)
-                r = generation_decode(base->manifest, strlen(base->manifest), &parent, NULL);
+                r = load_generation(o, agent->head, &base, &parent);
         /* A fold of a new runner moves the head, too, but leaves the environment as it was. */
         if (r >= 0)
-                r = generation_environment_digest(parent, environment);
-        if (r >= 0 && !streq_ptr(environment, run->environment)) {
-                *ret_error = strdup("the environment was changed after the run began; run it again with --keep");
+                r = generation_environment_digest(began, before);
+        if (r >= 0)
+                r = generation_environment_digest(parent, now);
+        if (r >= 0 && !streq(before, now)) {
+                *ret_error = strdup(o->edit ? "the environment was changed after the edit began; roll it back to where "
+                                              "the edit stands, or discard the edit" :
+                                              "the environment was changed after the run began; run it again with --keep");
                 return -ESTALE;
         }
         if (r >= 0)
-                r = generation_derive(parent, base->digest, o->digest, run->runner, &g);
+                r = generation_derive(parent, base->digest, o->digest, runner, &g);
         if (r >= 0)
                 r = generation_encode(g, &manifest, digest);
         if (r >= 0)
@@ -200,7 +233,10 @@ static int commit_freeze(Operation *o, char **ret_error) {
                                     NULL);
         if (r < 0)
                 return r;
-        kept_drop(m, o->run);
+        if (o->edit)
+                o->done_edit = TAKE_PTR(o->edit);
+        else
+                kept_drop(m, o->run);
         return free_and_strdup(&o->digest, digest); /* what the caller wants to know is the generation */
 }
 
@@ -221,7 +257,33 @@ static void on_published(int error, const char *message, void *userdata) {
                 operation_end(o, OPERATION_FAILED, strempty(text));
                 return;
         }
+        if (o->done_edit) {
+                Edit *edit = TAKE_PTR(o->done_edit);
+
+                edit->operation = NULL;
+                drop_views(o);
+                r = edit_discard(edit);
+                if (r < 0)
+                        log_error_errno(r, "The changes that were frozen cannot be removed: %m");
+        }
         operation_end(o, OPERATION_DONE, o->digest);
+}
+
+/* A session is over; what it changed stays for the next one, or for a freeze. */
+static void judge_session(Operation *o) {
+        const UnitResult *result = o->unit ? unit_result(o->unit) : NULL;
+        _cleanup_free_ char *text = NULL;
+
+        if (o->error)
+                operation_end(o, OPERATION_FAILED, o->error);
+        else if (o->unit_ok || (result && streq(result->result, "exit-code") && !(o->command && o->command[0])))
+                operation_end(o, OPERATION_DONE, "");
+        else {
+                text = result && streq(result->result, "exit-code") ?
+                        strprintf("The command ended with exit status %d.", result->status) :
+                        strprintf("The session was ended (%s).", result ? result->result : "unknown");
+                operation_end(o, OPERATION_FAILED, strempty(text));
+        }
 }
 
 /* Unit and pipe are both over: what came out of it? */
@@ -232,6 +294,10 @@ static void operation_judge(Operation *o) {
                 return;
         if (o->canceled) {
                 operation_end(o, OPERATION_CANCELED, "Canceled.");
+                return;
+        }
+        if (o->kind == OPERATION_EDIT) {
+                judge_session(o);
                 return;
         }
         if (!o->unit_ok || (!o->digest && o->kind != OPERATION_DIFF)) {
@@ -376,8 +442,8 @@ static int check_bounds(Manager *m, const OperationRequest *request) {
         Operation *o;
 
         for (size_t i = 0; (o = strmap_next(m->operations, &i));) {
-                if (o->state != OPERATION_RUNNING)
-                        continue;
+                if (o->state != OPERATION_RUNNING || o->kind == OPERATION_EDIT)
+                        continue; /* of sessions there is one an agent */
                 all++;
                 if (streq(o->user, request->user)) {
                         of_user++;
@@ -387,6 +453,8 @@ static int check_bounds(Manager *m, const OperationRequest *request) {
                                 return -EALREADY;
                 }
         }
+        if (request->kind == OPERATION_EDIT)
+                return 0;
         return all >= m->settings->max_operations || of_user >= m->settings->max_operations_per_user ? -EUSERS : 0;
 }
 
@@ -398,10 +466,15 @@ static int begin_unit(Operation *o) {
         unit = strprintf("agent-op-%s-%" PRIx64 ".service", o->id, now_realtime());
         if (!unit)
                 return -ENOMEM;
-        r = unit_start(o->manager->systemd, unit, operation_unit_properties, on_unit, o, &o->unit);
+        r = unit_start(o->manager->systemd, unit,
+                       o->kind == OPERATION_EDIT ? edit_unit_properties : operation_unit_properties, on_unit, o, &o->unit);
         /* sd-bus has duplicated what it put into the message. */
         o->output_fd = safe_close(o->output_fd);
-        o->input_fd = safe_close(o->input_fd);
+        for (size_t i = 0; i < ELEMENTSOF(o->stdio); i++)
+                o->stdio[i] = safe_close(o->stdio[i]);
+        /* A terminal's inner end is held until the session is over, so that its outer end sees no hang-up before. */
+        if (!o->tty)
+                o->input_fd = safe_close(o->input_fd);
         return r;
 }
 
@@ -432,9 +505,12 @@ static int make_next_view(Operation *o) {
         for (size_t i = 0; i < OPERATION_VIEWS_MAX; i++) {
                 OperationView *v = &o->views[i];
 
-                if (!v->layers || v->made)
+                if ((!v->layers && !v->edit) || v->made)
                         continue;
                 v->made = true;
+                if (v->edit)
+                        return worker_edit(o->manager->worker, v->id, v->layers, v->edit->dir, v->edit->base, on_view, o,
+                                           &o->worker_slot);
                 return worker_view(o->manager->worker, v->id, v->layers, on_view, o, &o->worker_slot);
         }
         return begin_unit(o);
@@ -452,6 +528,23 @@ static int copy_request(Operation *o, const OperationRequest *request) {
                 return -ENOMEM;
         o->deploy.state = request->deploy.state;
         o->deploy.percent = request->deploy.percent;
+        if (request->edit) {
+                OperationView *v = &o->views[0];
+
+                if (free_and_strdup(&o->holder, request->holder) < 0 || free_and_strdup(&o->term, request->term) < 0 ||
+                    free_and_strdup(&o->tty, request->tty) < 0 || strv_copy(request->command, &o->command) < 0 ||
+                    run_id_new(v->id) < 0 ||
+                    (request->kind == OPERATION_EDIT && strv_copy(request->edit->layers, &v->layers) < 0) ||
+                    strv_extend(&o->generations, request->edit->generation) < 0)
+                        return -ENOMEM;
+                v->edit = o->edit = request->edit;
+                o->edit->operation = o;
+        }
+        for (size_t i = 0; request->stdio && i < ELEMENTSOF(o->stdio); i++) {
+                o->stdio[i] = fcntl(request->stdio[i], F_DUPFD_CLOEXEC, 3);
+                if (o->stdio[i] < 0)
+                        return -errno;
+        }
         for (size_t i = 0; i < OPERATION_VIEWS_MAX; i++) {
                 if (!request->views[i])
                         continue;
@@ -509,11 +602,15 @@ int operation_start(Manager *m, const OperationRequest *request, Operation **ret
                 .output_fd = -EBADF,
                 .result_fd = -EBADF,
                 .pipe_fd = -EBADF,
+                .stdio = { -EBADF, -EBADF, -EBADF },
         };
         r = copy_request(o, request);
         if (r >= 0 && (o->kind == OPERATION_DIFF || o->kind == OPERATION_FSCK))
                 r = make_result(o);
-        if (r >= 0 && o->kind != OPERATION_FSCK) {
+        if (r >= 0 && o->kind == OPERATION_EDIT) {
+                o->pipe_ended = true; /* it has the output to itself */
+                r = free_and_strdup(&o->step, "");
+        } else if (r >= 0 && o->kind != OPERATION_FSCK) {
                 r = layer_store_new_staging(m->layers, &o->staging);
                 if (r >= 0)
                         r = make_pipe(o);

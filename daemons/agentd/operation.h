@@ -9,6 +9,7 @@
  */
 
 #include "image/generation.h"
+#include "edit.h"
 #include "manager.h"
 
 typedef enum OperationKind {
@@ -18,6 +19,7 @@ typedef enum OperationKind {
         OPERATION_DIFF,
         OPERATION_FSCK,
         OPERATION_DEPLOY_RUNNER,
+        OPERATION_EDIT,
         _OPERATION_KIND_MAX,
         _OPERATION_KIND_INVALID = -EINVAL,
 } OperationKind;
@@ -40,6 +42,7 @@ const char *operation_state_to_string(OperationState s);
 typedef struct OperationView {
         char id[RUN_ID_LEN + 1];
         char **layers;
+        const Edit *edit; /* the root of a session in it; without layers: its changes alone, for a freeze */
         bool made;
 } OperationView;
 
@@ -54,7 +57,7 @@ typedef struct OperationDeploy {
         char *source;     /* and that directory's digest */
 } OperationDeploy;
 
-typedef struct Operation {
+struct Operation {
         Manager *manager;
         char id[24];
         char *path; /* on the bus */
@@ -90,7 +93,14 @@ typedef struct Operation {
         char *digest, *error;
         uint64_t size;
         WorkerSlot *worker_slot;
-} Operation;
+
+        Edit *edit;    /* of a session, or that is frozen; it knows us, too */
+        Edit *done_edit; /* that was frozen, and is to be removed */
+        char *holder;  /* who asked */
+        char **command;
+        char *term, *tty; /* session in a terminal, of which input_fd is the inner end */
+        int stdio[3];     /* else */
+};
 
 typedef struct OperationRequest {
         OperationKind kind;
@@ -104,6 +114,10 @@ typedef struct OperationRequest {
         char *const *generations; /* those that the operation stands on */
         char *const *views[OPERATION_VIEWS_MAX];
         OperationDeploy deploy;
+        Edit *edit;
+        const char *holder, *term, *tty;
+        char *const *command;
+        const int *stdio; /* three, duplicated */
 } OperationRequest;
 
 /* -EUSERS: too many at once; -EALREADY: one on the same subject is under way. */
@@ -121,6 +135,8 @@ void operation_set_step(Operation *o, const char *step, uint64_t progress);
 int fsck_start(Operation *o);
 Fsck *fsck_free(Fsck *f);
 
+/* edit-unit.c */
+int edit_unit_properties(sd_bus_message *m, void *userdata);
 /* operation-unit.c */
 int operation_unit_properties(sd_bus_message *m, void *userdata);
 /* operation-bus.c */

@@ -32,6 +32,8 @@
 #define BUS_ERROR_NO_SUCH_GENERATION "org.agentd1.Error.NoSuchGeneration"
 #define BUS_ERROR_HEAD_MOVED "org.agentd1.Error.HeadMoved"
 #define BUS_ERROR_ENVIRONMENT_DAMAGED "org.agentd1.Error.EnvironmentDamaged"
+#define BUS_ERROR_EDIT_IN_USE "org.agentd1.Error.EditInUse"
+#define BUS_ERROR_NO_SUCH_EDIT "org.agentd1.Error.NoSuchEdit"
 #define BUS_ERROR_NOT_FREEZABLE "org.agentd1.Error.NotFreezable"
 #define BUS_ERROR_TOO_MANY_OPERATIONS "org.agentd1.Error.TooManyOperations"
 #define BUS_ERROR_NO_SUCH_ARTIFACT "org.agentd1.Error.NoSuchArtifact"

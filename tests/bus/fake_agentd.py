@@ -344,6 +344,8 @@ class Manager(dbus.service.Object):
 
     @dbus.service.method(MANAGER, in_signature="sa{sv}", out_signature="o")
     def FreezeEnvironment(self, agent, options):
+        if "from-run" not in options:
+            raise agent_error("NoSuchEdit", f'The environment of "{agent}" is not being edited.')
         self.run(options["from-run"])
         self.calls.append({"options": json.loads(json.dumps(options))})
         return self.operation("freeze", agent, DIGEST)

@@ -368,7 +368,7 @@ def test_environment(ctl):
     done = ctl("env", "freeze", "analyst", f"--from-run={run[-10:]}", "--note=with numpy")
     assert done.out.startswith("sha256:") and "new generation" in done.err
     assert ctl.test_call("/org/agentd1", "Calls")[-1]["options"] == {"from-run": run, "note": "with numpy"}
-    ctl("env", "freeze", "analyst", status=2)
+    assert "not being edited" in ctl("env", "freeze", "analyst", status=3).err
 
 
 def test_generations(ctl):

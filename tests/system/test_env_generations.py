@@ -77,7 +77,8 @@ def test_diff(agentd, grown):
 def test_nothing_stays_of_a_diff(agentd, grown):
     name, _ = grown
     diff(agentd, name, "1", "3")
-    wait_until(lambda: not os.listdir("/run/agentd/runs"), "the end of views")
+    runs = pathlib.Path("/run/agentd/runs")
+    wait_until(lambda: all((d / "rw").exists() for d in runs.iterdir()), "the end of views", timeout=20)
     assert not os.listdir(STATE + "/tmp")
 
 

@@ -310,3 +310,94 @@ int root_compose_view(char *const *layers, const char *root, char message[STEP_M
         r = mount_attach(view, root);
         return r < 0 ? step_fail(message, r, "Cannot attach the view") : 0;
 }
+
+/* --- edit sessions ---------------------------------------------------------------------------------------------- */
+
+/* As take_root_times(), for an upper that is about to be made: else the same changes would not be the same layer. */
+static int begin_upper(const char *layer, const char *upper) {
+        struct stat st;
+
+        if (stat(layer, &st) < 0 || chmod(upper, st.st_mode & 07777) < 0 ||
+            utimensat(AT_FDCWD, upper, (struct timespec[2]) { st.st_mtim, st.st_mtim }, AT_SYMLINK_NOFOLLOW) < 0)
+                return -errno;
+        return 0;
+}
+
+static int make_edit_dirs(const char *dir, uid_t base, const char *layer, char message[STEP_MESSAGE_MAX]) {
+        _cleanup_free_ char *upper = strprintf("%s/upper", dir);
+        _cleanup_close_ int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        bool made;
+
+        if (!upper)
+                return -ENOMEM;
+        if (fd < 0)
+                return step_fail(message, -errno, "Cannot open %s", dir);
+        made = mkdirat(fd, "upper", 0755) >= 0;
+        if (!made && errno != EEXIST)
+                return step_fail(message, -errno, "Cannot make %s/upper", dir);
+        if (made && (fchownat(fd, "upper", base, base, AT_SYMLINK_NOFOLLOW) < 0 || begin_upper(layer, upper) < 0))
+                return step_fail(message, -errno, "Cannot give %s to the session", upper);
+        if (mkdirat(fd, "work", 0700) < 0 && errno != EEXIST)
+                return step_fail(message, -errno, "Cannot make %s/work", dir);
+        return 0;
+}
+
+int root_compose_edit(char *const *layers, const char *dir, uid_t base, const char *root,
+                      char message[STEP_MESSAGE_MAX]) {
+        static const char *const options[][2] = {
+                { "index", "off" }, { "metacopy", "off" }, { "redirect_dir", "off" }, { "xino", "off" },
+                { "uuid", "null" },
+        };
+        _cleanup_close_ int userns = -EBADF, fs = -EBADF, upper = -EBADF, overlay = -EBADF;
+        int fds[ROOT_LAYERS_MAX], r;
+        size_t n = strv_length(layers);
+
+        if (n == 0 || n > ROOT_LAYERS_MAX)
+                return step_fail(message, -E2BIG, "An environment has 1 to %u layers", ROOT_LAYERS_MAX);
+        r = make_edit_dirs(dir, base, layers[n - 1], message);
+        if (r < 0)
+                return r;
+        userns = userns_open_for_range(0, base, ROOT_EDIT_IDS);
+        if (userns < 0)
+                return step_fail(message, userns, "Cannot make the id map from %u", (unsigned) base);
+        fs = mount_fs_open("overlay");
+        r = fs < 0 ? fs : mount_fs_string(fs, "source", "agentd-edit");
+        if (r < 0)
+                return step_fail(message, r, "Cannot make an overlay");
+        for (size_t i = 0; i < n; i++)
+                fds[i] = -EBADF;
+        r = clone_layers(layers, userns, fds, n, message);
+        if (r >= 0) {
+                upper = mount_clone(dir);
+                if (upper < 0)
+                        r = step_fail(message, upper, "Cannot open %s", dir);
+        }
+        /* Not nosuid: su and the like are to work, inside the session's user namespace. */
+        if (r >= 0)
+                r = stage_overlay(fs, fds, n, upper, options, ELEMENTSOF(options), MOUNT_ATTR_NODEV, &overlay, message);
+        for (size_t i = 0; i < n; i++)
+                safe_close(fds[i]);
+        if (r >= 0) {
+                r = mount_attach(overlay, root);
+                if (r < 0)
+                        (void) step_fail(message, r, "Cannot attach the root");
+        }
+        return r < 0 ? r : 0;
+}
+
+int root_map_edit(const char *dir, uid_t base, const char *root, char message[STEP_MESSAGE_MAX]) {
+        _cleanup_free_ char *upper = strprintf("%s/upper", dir);
+        _cleanup_close_ int userns = -EBADF, view = -EBADF;
+        int r;
+
+        if (!upper)
+                return -ENOMEM;
+        userns = userns_open_for_range(base, 0, ROOT_EDIT_IDS);
+        if (userns < 0)
+                return step_fail(message, userns, "Cannot make the id map from %u", (unsigned) base);
+        view = mount_clone_idmapped(upper, userns);
+        if (view < 0)
+                return step_fail(message, view, "Cannot map the owners of %s", upper);
+        r = mount_attach(view, root);
+        return r < 0 ? step_fail(message, r, "Cannot attach the view of %s", upper) : 0;
+}

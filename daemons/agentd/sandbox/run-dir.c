@@ -171,31 +171,75 @@ int run_dir_prepare(const char *runtime_dir, LayerStore *store, const SandboxSpe
         return 0;
 }
 
-int run_dir_view(const char *runtime_dir, LayerStore *store, const char *run, const char *const *layers,
-                 char message[STEP_MESSAGE_MAX]) {
+/* runs/<run>/ with an empty root/, and the layers (may be NULL) mounted. */
+static int make_place(const char *runtime_dir, LayerStore *store, const char *run, const char *const *layers,
+                      char **ret_root, char ***ret_points, char message[STEP_MESSAGE_MAX]) {
         _cleanup_free_ char *dir = run_path(runtime_dir, run, NULL), *root = run_path(runtime_dir, run, "root");
         _cleanup_strv_free_ char **points = NULL;
         _cleanup_close_ int fd = -EBADF;
-        int r;
+        int r = 0;
 
         if (!dir || !root)
                 return -ENOMEM;
         if (mkdir(dir, 0700) < 0)
                 return step_fail(message, -errno, "Cannot make %s", dir);
         fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-        r = fd < 0 || mkdirat(fd, "root", 0755) < 0 ? step_fail(message, -errno, "Cannot make %s", root) : 0;
-        if (r >= 0)
+        if (fd < 0 || mkdirat(fd, "root", 0755) < 0)
+                return step_fail(message, -errno, "Cannot make %s", root);
+        if (layers)
                 r = write_layers(fd, dir, layers, message);
-        if (r >= 0)
+        if (r >= 0 && layers)
                 r = mount_layers(runtime_dir, store, layers, &points, message);
+        if (r < 0)
+                return r;
+        *ret_root = TAKE_PTR(root);
+        if (ret_points)
+                *ret_points = TAKE_PTR(points);
+        return 0;
+}
+
+/* All or nothing. */
+static int done_or_cleaned(const char *runtime_dir, const char *run, int r) {
+        char ignored[STEP_MESSAGE_MAX];
+
+        if (r < 0 && r != -EEXIST)
+                (void) run_dir_cleanup(runtime_dir, run, false, NULL, ignored);
+        return r;
+}
+
+int run_dir_view(const char *runtime_dir, LayerStore *store, const char *run, const char *const *layers,
+                 char message[STEP_MESSAGE_MAX]) {
+        _cleanup_strv_free_ char **points = NULL;
+        _cleanup_free_ char *root = NULL;
+        int r;
+
+        r = make_place(runtime_dir, store, run, layers, &root, &points, message);
         if (r >= 0)
                 r = root_compose_view(points, root, message);
-        if (r < 0) {
-                char ignored[STEP_MESSAGE_MAX];
+        return done_or_cleaned(runtime_dir, run, r);
+}
 
-                (void) run_dir_cleanup(runtime_dir, run, false, NULL, ignored);
-        }
-        return r;
+int run_dir_edit(const char *runtime_dir, LayerStore *store, const char *run, const char *const *layers, const char *dir,
+                 uid_t base, char message[STEP_MESSAGE_MAX]) {
+        _cleanup_strv_free_ char **points = NULL;
+        _cleanup_free_ char *root = NULL;
+        int r;
+
+        r = make_place(runtime_dir, store, run, layers, &root, &points, message);
+        if (r >= 0)
+                r = root_compose_edit(points, dir, base, root, message);
+        return done_or_cleaned(runtime_dir, run, r);
+}
+
+int run_dir_map_edit(const char *runtime_dir, const char *run, const char *dir, uid_t base,
+                     char message[STEP_MESSAGE_MAX]) {
+        _cleanup_free_ char *root = NULL;
+        int r;
+
+        r = make_place(runtime_dir, NULL, run, NULL, &root, NULL, message);
+        if (r >= 0)
+                r = root_map_edit(dir, base, root, message);
+        return done_or_cleaned(runtime_dir, run, r);
 }
 
 static int remove_all_but(int at, const char *name, const char *keep) {
@@ -219,6 +263,18 @@ static int remove_all_but(int at, const char *name, const char *keep) {
         return r;
 }
 
+/* What systemd-nspawn leaves of an edit session's container when it is killed. */
+static void clear_machine(const char *run) {
+        static const char *const places[] = { "/run/systemd/nspawn/unix-export", "/run/systemd/nspawn/propagate" };
+
+        for (size_t i = 0; i < ELEMENTSOF(places); i++) {
+                _cleanup_free_ char *path = strprintf("%s/" SANDBOX_EDIT_MACHINE "%s", places[i], run);
+
+                if (path && mount_point_clear(path) >= 0)
+                        (void) rmdir(path);
+        }
+}
+
 int run_dir_cleanup(const char *runtime_dir, const char *run, bool keep_upper, int *ret_upper_fd,
                     char message[STEP_MESSAGE_MAX]) {
         _cleanup_free_ char *root = run_path(runtime_dir, run, "root"), *rw = run_path(runtime_dir, run, "rw"),
@@ -231,6 +287,7 @@ int run_dir_cleanup(const char *runtime_dir, const char *run, bool keep_upper, i
                 *ret_upper_fd = -EBADF;
         if (!root || !rw || !netns || !pts || !runs)
                 return -ENOMEM;
+        clear_machine(run);
         r = mount_point_clear(root);
         if (r >= 0)
                 r = mount_point_clear(netns);

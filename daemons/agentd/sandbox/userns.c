@@ -31,14 +31,10 @@ static int write_map(pid_t pid, const char *name, const char *map) {
         return r;
 }
 
-int userns_open_for_uid(uid_t uid) {
-        char map[96], path[64];
+static int open_with_map(const char *map) {
         int fd = -EBADF, r;
+        char path[64];
         pid_t pid;
-
-        if (uid <= IMAGE_AGENT_UID || uid > INT32_MAX)
-                return -EINVAL;
-        snprintf(map, sizeof map, "0 0 %d\n%d %" PRIu32 " 1\n", IMAGE_AGENT_UID, IMAGE_AGENT_UID, (uint32_t) uid);
 
         pid = (pid_t) syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, NULL, NULL, NULL, NULL);
         if (pid < 0)
@@ -60,4 +56,23 @@ int userns_open_for_uid(uid_t uid) {
         while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
                 ;
         return r;
+}
+
+int userns_open_for_uid(uid_t uid) {
+        char map[96];
+
+        if (uid <= IMAGE_AGENT_UID || uid > INT32_MAX)
+                return -EINVAL;
+        snprintf(map, sizeof map, "0 0 %d\n%d %" PRIu32 " 1\n", IMAGE_AGENT_UID, IMAGE_AGENT_UID, (uint32_t) uid);
+        return open_with_map(map);
+}
+
+int userns_open_for_range(uid_t inside, uid_t outside, uid_t count) {
+        char map[96];
+
+        if (count == 0 || inside > INT32_MAX - count || outside > INT32_MAX - count)
+                return -EINVAL;
+        snprintf(map, sizeof map, "%" PRIu32 " %" PRIu32 " %" PRIu32 "\n", (uint32_t) inside, (uint32_t) outside,
+                 (uint32_t) count);
+        return open_with_map(map);
 }

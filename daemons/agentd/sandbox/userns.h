@@ -11,3 +11,5 @@
  * its fd (close-on-exec); the namespace has no process and goes with the last fd and mount.
  */
 int userns_open_for_uid(uid_t uid);
+/* The same for a whole range: COUNT ids from INSIDE (on disk) are those from OUTSIDE. */
+int userns_open_for_range(uid_t inside, uid_t outside, uid_t count);

@@ -26,6 +26,8 @@ typedef enum WorkerVerb {
         WORKER_VERIFY_LAYER,
         WORKER_VIEW,
         WORKER_NODE,
+        WORKER_EDIT,
+        WORKER_MAP_EDIT,
 } WorkerVerb;
 
 typedef struct WorkerRequest {
@@ -43,7 +45,7 @@ typedef struct WorkerRequest {
         uint64_t inodes_max;
         uint64_t memory_max;
         uint32_t n_layers;
-        char path[1024];              /* publish; prepare: compile cache; node: the runner's own */
+        char path[1024];              /* publish, edit; prepare: compile cache; node: the runner's own */
         /* prepare, view: n_layers; publish, verify: the first; node: the environment */
         char layers[SANDBOX_LAYERS_MAX][DIGEST_LEN + 1];
 } WorkerRequest;

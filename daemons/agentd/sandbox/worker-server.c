@@ -21,6 +21,7 @@
 #include "basic/string-util.h"
 #include "image/layer-store.h"
 #include "sandbox/node-identity.h"
+#include "sandbox/root.h"
 #include "sandbox/run-dir.h"
 #include "sandbox/worker-protocol.h"
 #include "sandbox/worker-server.h"
@@ -39,7 +40,7 @@ typedef struct Job {
 typedef struct Server {
         int socket;
         int lock_fd;
-        const char *runtime_dir;
+        const char *state_dir, *runtime_dir;
         LayerStore *store;
         Job jobs[JOBS_MAX];
         size_t n_jobs;
@@ -126,6 +127,22 @@ static int do_view(Server *s, const WorkerRequest *q) {
         if (!run_id_is_valid(q->run) || q->n_layers < 1 || q->n_layers > SANDBOX_LAYERS_MAX || take_layers(q, layers) < 0)
                 return answer(s, q->id, -EINVAL, "The request for a view is not valid", -EBADF);
         r = run_dir_view(s->runtime_dir, s->store, q->run, layers, message);
+        return answer(s, q->id, r, message, -EBADF);
+}
+
+static int do_edit(Server *s, const WorkerRequest *q) {
+        const char *layers[SANDBOX_LAYERS_MAX + 1] = {}, *p = startswith(q->path, s->state_dir);
+        char message[STEP_MESSAGE_MAX] = "";
+        int r;
+
+        p = p ? startswith(p, "/edits/") : NULL;
+        if (!run_id_is_valid(q->run) || !p || !run_id_is_valid(p) || q->uid < SANDBOX_EDIT_BASE_MIN ||
+            q->uid > SANDBOX_EDIT_BASE_MAX || q->uid % ROOT_EDIT_IDS != 0 || q->n_layers > SANDBOX_LAYERS_MAX ||
+            (q->verb == WORKER_EDIT && q->n_layers < 1) || take_layers(q, layers) < 0)
+                return answer(s, q->id, -EINVAL, "The request for an edit session is not valid", -EBADF);
+        r = q->verb == WORKER_EDIT ?
+                run_dir_edit(s->runtime_dir, s->store, q->run, layers, q->path, q->uid, message) :
+                run_dir_map_edit(s->runtime_dir, q->run, q->path, q->uid, message);
         return answer(s, q->id, r, message, -EBADF);
 }
 
@@ -307,6 +324,9 @@ static int dispatch(Server *s, const WorkerRequest *q) {
                 return do_prepare(s, q);
         case WORKER_VIEW:
                 return do_view(s, q);
+        case WORKER_EDIT:
+        case WORKER_MAP_EDIT:
+                return do_edit(s, q);
         case WORKER_CLEANUP:
                 return do_cleanup(s, q);
         case WORKER_LIST:
@@ -465,7 +485,8 @@ int worker_serve(int socket, const char *state_dir, const char *runtime_dir, boo
         s = calloc(1, sizeof *s);
         if (!s)
                 return -ENOMEM;
-        *s = (Server) { .socket = socket, .lock_fd = lock_fd, .runtime_dir = runtime_dir, .store = store };
+        *s = (Server) { .socket = socket, .lock_fd = lock_fd, .state_dir = state_dir, .runtime_dir = runtime_dir,
+                         .store = store };
         r = loop(s, signal_fd);
         free(s);
         return r;

@@ -446,6 +446,25 @@ int worker_view(Worker *w, const char *id, char *const *layers, worker_handler_t
         return send_plain(w, &q, handler, userdata, ret_slot);
 }
 
+int worker_edit(Worker *w, const char *id, char *const *layers, const char *dir, uid_t base, worker_handler_t handler,
+                void *userdata, WorkerSlot **ret_slot) {
+        _cleanup_free_ WorkerRequest *q = NULL;
+        int r;
+
+        r = request_new(layers ? WORKER_EDIT : WORKER_MAP_EDIT, &q);
+        if (r >= 0)
+                r = request_set_run(q, id);
+        for (char *const *l = layers; r >= 0 && l && *l; l++)
+                r = request_add_layer(q, *l);
+        if (r < 0)
+                return r;
+        if (strlen(dir) >= sizeof q->path)
+                return -ENAMETOOLONG;
+        snprintf(q->path, sizeof q->path, "%s", dir);
+        q->uid = base;
+        return send_plain(w, &q, handler, userdata, ret_slot);
+}
+
 int worker_cleanup(Worker *w, const char *run, bool keep_upper, worker_handler_t handler, void *userdata,
                    WorkerSlot **ret_slot) {
         _cleanup_free_ WorkerRequest *q = NULL;

@@ -28,6 +28,13 @@
 #define SANDBOX_UID_MIN ((uid_t) 61184)
 #define SANDBOX_UID_MAX ((uid_t) 65519)
 
+/* Where the ids of edit sessions may begin: systemd's range for containers, in steps of 65536. */
+#define SANDBOX_EDIT_BASE_MIN ((uid_t) 0x00080000)
+#define SANDBOX_EDIT_BASE_MAX ((uid_t) 0x6fff0000)
+
+/* What systemd-nspawn is to call the container of a session whose root is runs/<id>; cleanup goes by it. */
+#define SANDBOX_EDIT_MACHINE "edit-"
+
 typedef struct Worker Worker;
 typedef struct WorkerSlot WorkerSlot;
 
@@ -87,6 +94,14 @@ int worker_prepare(Worker *w, const SandboxSpec *spec, worker_prepare_handler_t 
  */
 int worker_view(Worker *w, const char *id, char *const *layers, worker_handler_t handler, void *userdata,
                 WorkerSlot **ret_slot);
+
+/*
+ * At runs/<id>/root, the root of an edit session: LAYERS, and what is changed goes to DIR/upper, where DIR is
+ * <state>/edits/<…>; ids are moved up by BASE in both. Without LAYERS: DIR/upper alone, with its ids moved down again,
+ * for a freeze. See root.h; worker_cleanup() takes it away.
+ */
+int worker_edit(Worker *w, const char *id, char *const *layers, const char *dir, uid_t base, worker_handler_t handler,
+                void *userdata, WorkerSlot **ret_slot);
 
 /*
  * Takes a run's mounts, namespace and directory away: whole, half-made or missing, all the same (0).

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * The unit of an edit session: systemd-nspawn as its own container's manager, on the root that the worker has composed.
+ * Whoever works in there is root of a user namespace, with nothing of the host but the terminal or pipes they came
+ * with: no network, no socket, a process and mount namespace of their own.
+ */
+#include "basic/string-util.h"
+#include "operation.h"
+
+#define TRY(x)                                                                                                         \
+        do {                                                                                                           \
+                int _r_ = (x);                                                                                         \
+                if (_r_ < 0)                                                                                           \
+                        return _r_;                                                                                    \
+        } while (0)
+
+static int add(char ***argv, char *text) {
+        int r = text ? strv_extend(argv, text) : -ENOMEM;
+
+        free(text);
+        return r;
+}
+
+static int build_argv(const Operation *o, char ***ret) {
+        static const char *const fixed[] = {
+                "/usr/bin/systemd-nspawn", "--quiet", "--keep-unit", "--register=no", "--settings=no",
+                "--private-users-ownership=off", "--private-network", "--as-pid2", "--resolv-conf=off", "--timezone=off",
+                "--link-journal=no", "--user=root", "--chdir=/root", "--setenv=HOME=/root",
+                "--setenv=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "--setenv=LANG=C.UTF-8",
+                NULL
+        };
+        _cleanup_strv_free_ char **argv = NULL;
+
+        TRY(strv_copy((char *const *) fixed, &argv));
+        TRY(add(&argv, strprintf("--machine=" SANDBOX_EDIT_MACHINE "%s", o->views[0].id)));
+        TRY(add(&argv, strprintf("--hostname=%s", o->edit->agent)));
+        TRY(add(&argv, strprintf("--directory=" AGENTD_RUNTIME_DIR "/runs/%s/root", o->views[0].id)));
+        TRY(add(&argv, strprintf("--private-users=%u:65536", (unsigned) o->edit->base)));
+        TRY(add(&argv, strprintf("--console=%s", o->tty ? "interactive" : "pipe")));
+        if (o->term)
+                TRY(add(&argv, strprintf("--setenv=TERM=%s", o->term)));
+        TRY(strv_extend(&argv, "--"));
+        if (o->command && o->command[0])
+                for (char **c = o->command; *c; c++)
+                        TRY(strv_extend(&argv, *c));
+        else {
+                TRY(strv_extend(&argv, "/bin/sh"));
+                TRY(strv_extend(&argv, "-c"));
+                TRY(strv_extend(&argv, "if [ -x /bin/bash ]; then exec /bin/bash -l; else exec /bin/sh -l; fi"));
+        }
+        *ret = TAKE_PTR(argv);
+        return 0;
+}
+
+int edit_unit_properties(sd_bus_message *m, void *userdata) {
+        const Operation *o = userdata;
+        _cleanup_free_ char *description = NULL;
+        _cleanup_strv_free_ char **argv = NULL;
+
+        TRY(build_argv(o, &argv));
+        description = strprintf("agentd: edit of %s by %s", o->edit->key, o->holder);
+        if (!description)
+                return -ENOMEM;
+        TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)(sv)(sv)", "Description", "s", description, "Type", "s", "exec",
+                                  "RemainAfterExit", "b", 1, "CollectMode", "s", "inactive", "Slice", "s", "agents.slice",
+                                  "Delegate", "b", 1));
+        TRY(sd_bus_message_open_container(m, 'r', "sv"));
+        TRY(sd_bus_message_append(m, "s", "ExecStartEx"));
+        TRY(sd_bus_message_open_container(m, 'v', "a(sasas)"));
+        TRY(sd_bus_message_open_container(m, 'a', "(sasas)"));
+        TRY(sd_bus_message_open_container(m, 'r', "sasas"));
+        TRY(sd_bus_message_append(m, "s", argv[0]));
+        TRY(sd_bus_message_append_strv(m, argv));
+        TRY(sd_bus_message_append(m, "as", 1, "no-env-expand"));
+        TRY(sd_bus_message_close_container(m));
+        TRY(sd_bus_message_close_container(m));
+        TRY(sd_bus_message_close_container(m));
+        TRY(sd_bus_message_close_container(m));
+        if (o->tty)
+                TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)", "StandardInput", "s", "tty", "StandardOutput", "s", "tty",
+                                          "StandardError", "s", "tty", "TTYPath", "s", o->tty));
+        else
+                TRY(sd_bus_message_append(m, "(sv)(sv)(sv)", "StandardInputFileDescriptor", "h", o->stdio[0],
+                                          "StandardOutputFileDescriptor", "h", o->stdio[1], "StandardErrorFileDescriptor",
+                                          "h", o->stdio[2]));
+        if (o->term) {
+                _cleanup_free_ char *term = strprintf("TERM=%s", o->term);
+
+                if (!term)
+                        return -ENOMEM;
+                TRY(sd_bus_message_append(m, "(sv)", "Environment", "as", 1, term));
+        }
+        TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)", "MemoryMax", "t", UINT64_C(4) << 30, "TasksMax", "t", UINT64_C(4096),
+                                  "TimeoutStopUSec", "t", 10 * USEC_PER_SEC, "KillMode", "s", "mixed"));
+        return sd_bus_message_append(m, "(sv)(sv)", "OOMPolicy", "s", "continue", "LimitCORE", "t", UINT64_C(0));
+}
