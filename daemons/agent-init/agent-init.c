@@ -8,23 +8,40 @@
  * as an ordinary process, passes signals on, reaps whatever dies, and ends when the command does: with its exit status, or
  * with 128 + n where signal n killed it, as shells do. What is left then is killed by the kernel with the namespace.
  *
- * It is static and tiny, because each run pays for it, and it trusts nothing inside the sandbox: it reads no file, no
- * variable, no library.
+ * How the command ended is also written to the file that agentd passed as the first listen fd: "exited N" or "killed N". PID
+ * 1 cannot be relied on for it: the first process of a namespace is not its child at first, and the status of one that ends
+ * before PID 1 has heard of it is lost (the unit then counts as a success). The file has no name inside the run, and with
+ * us not being dumpable nobody there can get at our descriptor.
+ *
+ * It is static and tiny, because each run pays for it, and it trusts nothing inside the sandbox: it reads no file and no
+ * library.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define RECORD_FD 3 /* SD_LISTEN_FDS_START */
+
 int main(int argc, char *argv[]) {
+        int record = getenv("LISTEN_FDS") ? RECORD_FD : -1;
         sigset_t all, old;
         pid_t child;
 
         if (argc < 2)
                 return 2;
+        prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+        if (record >= 0)
+                fcntl(record, F_SETFD, FD_CLOEXEC);
+        unsetenv("LISTEN_FDS");
+        unsetenv("LISTEN_PID");
+        unsetenv("LISTEN_PIDFDID");
+        unsetenv("LISTEN_FDNAMES");
         sigfillset(&all);
         sigprocmask(SIG_BLOCK, &all, &old);
 
@@ -56,6 +73,9 @@ int main(int argc, char *argv[]) {
                                 break;
                         if (pid != child)
                                 continue;
+                        if (record >= 0)
+                                dprintf(record, WIFEXITED(status) ? "exited %d\n" : "killed %d\n",
+                                        WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
                         return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
                 }
         }

@@ -4,6 +4,8 @@
  * since all credentials together may have 1 MiB only), the live file by which bridge and strong room know the run, and the task that the bridge serves.
  */
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <time.h>
 
 #include "basic/fs-util.h"
@@ -161,4 +163,45 @@ void run_remove_live(Manager *m, const char *id) {
         r = live_run_remove(LIVE_DIRECTORY, id);
         if (r < 0)
                 log_error_errno(r, "Run %s: its live file cannot be removed, its token is still good: %m", id);
+}
+
+int run_open_exit_record(const Run *run) {
+        _cleanup_free_ char *path = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/exit", run->row->id);
+        int fd;
+
+        if (!path)
+                return -ENOMEM;
+        fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+        return fd < 0 ? -errno : fd;
+}
+
+/*
+ * PID 1 may miss how the first process of a PID namespace ended (see agent-init.c), and then says "success". What agent-init
+ * wrote is exact. Where it wrote nothing it was itself killed, or never began; an end for a reason of PID 1's own (time,
+ * memory) stands in any case.
+ */
+void run_read_exit_record(const Run *run, UnitResult *u) {
+        _cleanup_free_ char *path = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/exit", run->row->id), *text = NULL;
+        const char *last;
+        char word[8];
+        int n;
+
+        if (!path || read_full_file_at(AT_FDCWD, path, 4096, &text, NULL) < 0)
+                return;
+        if (!streq(u->result, "success") && !streq(u->result, "exit-code") && !streq(u->result, "signal"))
+                return;
+        last = strrchr(text, '\n');
+        while (last && last > text && last[-1] != '\n')
+                last--;
+        if (last && sscanf(last, "%7s %d", word, &n) == 2 && (streq(word, "exited") || streq(word, "killed"))) {
+                bool killed = word[0] == 'k';
+
+                u->code = killed ? CLD_KILLED : CLD_EXITED;
+                u->status = n;
+                snprintf(u->result, sizeof u->result, "%s", killed ? "signal" : n == 0 ? "success" : "exit-code");
+        } else if (u->code != CLD_KILLED && u->code != CLD_DUMPED && u->status == 0) {
+                u->code = CLD_KILLED;
+                u->status = SIGKILL;
+                snprintf(u->result, sizeof u->result, "signal");
+        }
 }

@@ -98,14 +98,10 @@ void run_judge(const StoreRun *row, const Definition *definition, const char *po
                         end_set(end, RUN_RESULT_FAILED, "The runner ended without a result.");
                 return;
         }
-        /* agent-init ends with 128 + n where signal n killed the command; where it was killed itself, PID 1 says so. */
-        if (u->code == CLD_EXITED && u->status > 128 && u->status <= 128 + 64)
-                end->exit_signal = u->status - 128;
-        else if (u->code == CLD_KILLED || u->code == CLD_DUMPED)
+        if (u->code == CLD_KILLED || u->code == CLD_DUMPED) {
                 end->exit_signal = u->status;
-        if (end->exit_signal > 0) {
-                end_set(end, RUN_RESULT_SIGNAL, "%s was killed by signal %d (%s).", program, end->exit_signal,
-                        strsignal(end->exit_signal));
+                end_set(end, RUN_RESULT_SIGNAL, "%s was killed by signal %d (%s).", program, u->status,
+                        strsignal(u->status));
                 return;
         }
         if (u->code == CLD_EXITED && !exec_kind && (u->status == 126 || u->status == 127)) {

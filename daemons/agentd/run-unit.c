@@ -317,8 +317,12 @@ static int slice_name(const char *user, char **ret) {
 int run_unit_properties(sd_bus_message *m, void *userdata) {
         const Run *run = userdata;
         _cleanup_free_ char *slice = NULL, *description = NULL, *token = NULL;
+        _cleanup_close_ int record = -EBADF;
 
         TRY(slice_name(run->row->user, &slice));
+        record = run_open_exit_record(run);
+        if (record < 0)
+                return record;
         description = strprintf("Agent %s/%s, run %s", run->row->user, run->row->agent, run->row->id);
         token = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/token", run->row->id);
         if (!description || !token)
@@ -334,6 +338,7 @@ int run_unit_properties(sd_bus_message *m, void *userdata) {
         TRY(append_bool(m, "SetLoginEnvironment", false));
         /* From a file that only root can read: what is given by SetCredential= or Environment= anybody could read back. */
         TRY(sd_bus_message_append(m, "(sv)", "LoadCredential", "a(ss)", 1, "token", token));
+        TRY(sd_bus_message_append(m, "(sv)", "ExtraFileDescriptors", "a(hs)", 1, record, "exit"));
         TRY(append_sandbox(m, run));
         TRY(append_binds(m, run, false));
         TRY(append_limits(m, &run->definition->limits));

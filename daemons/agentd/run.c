@@ -279,9 +279,8 @@ static void run_unregister(Run *run) {
 /* --- watch ------------------------------------------------------------------------------------------------------ */
 
 static void run_on_end(Run *run) {
-        _cleanup_free_ char *posted = NULL;
-
         _cleanup_(store_run_freep) StoreRun *row = NULL;
+        _cleanup_free_ char *posted = NULL;
 
         /* What the store knows by now: a result that was posted, a wish to cancel. */
         if (store_run_get(run->manager->store, run->row->id, &row) >= 0) {
@@ -292,8 +291,12 @@ static void run_on_end(Run *run) {
         }
         if (run->row->has_posted)
                 store_run_get_posted(run->manager->store, run->row->id, &posted);
-        if (run->end.result < 0)
-                run_judge(run->row, run->definition, posted, unit_result(run->unit), &run->end);
+        if (run->end.result < 0) {
+                UnitResult u = *unit_result(run->unit);
+
+                run_read_exit_record(run, &u);
+                run_judge(run->row, run->definition, posted, &u, &run->end);
+        }
         if (unit_result(run->unit)->invocation_id[0])
                 free_and_strdup(&run->row->invocation_id, unit_result(run->unit)->invocation_id);
         run_settle(run);

@@ -103,6 +103,8 @@ void runner_checks_free_all(Manager *m);
 int run_check_properties(sd_bus_message *m, Run *run, int output_fd);  /* run-unit.c */
 int run_unit_properties(sd_bus_message *m, void *userdata);      /* run-unit.c */
 int run_write_files(Run *run, char **ret_error);                 /* run-files.c: input, token, live and task file */
+int run_open_exit_record(const Run *run);                        /* run-files.c: a file that agent-init writes to */
+void run_read_exit_record(const Run *run, UnitResult *u);        /* run-files.c: corrects PID 1's word, see there */
 void run_remove_live(Manager *m, const char *id);                /* run-files.c */
 int run_receipt(Manager *m, const StoreRun *row, const Run *run, const RunEnd *end, uint64_t finished_usec,
                 char **ret);                                     /* receipt.c */
