@@ -324,6 +324,11 @@ int method_withdraw_runner(sd_bus_message *msg, void *userdata, sd_bus_error *e)
         return r < 0 ? bus_store_error(m, e, r) : moved(m, msg, digest, "stored", "no canary any more");
 }
 
+static void on_released(int error, const char *message, void *userdata) {
+        if (error < 0)
+                log_warning_errno(error, "Layers that nobody uses cannot be unmounted: %s", message);
+}
+
 /* A live run keeps its mount, and with it the bytes, until it ends. */
 int method_remove_runner(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         char digest[DIGEST_LEN + 1];
@@ -349,6 +354,10 @@ int method_remove_runner(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         r = layer_store_remove(m->layers, digest);
         if (r < 0)
                 log_warning_errno(r, "The layer of runner %s cannot be removed: %m", digest);
+        /* While it is mounted, its bytes stay on the disk. */
+        r = worker_release_layers(m->worker, on_released, NULL, NULL);
+        if (r < 0)
+                log_oom();
         log_info("Runner %s is removed.", digest);
         return sd_bus_reply_method_return(msg, NULL);
 }

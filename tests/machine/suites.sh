@@ -98,6 +98,7 @@ suite_system() {
                 return
         fi
         run ensure test_image "the tests' image" || exit 1
+        run ensure npm "npm packages" || say "system: without npm packages; what needs other versions of node is skipped"
         machine_boot "agentd-t$$" dir
         pytest_command system /mnt/out/system.xml
         # shellcheck disable=SC2034 # for machine_enter

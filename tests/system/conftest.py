@@ -15,6 +15,7 @@ import dbus
 import pytest
 
 import inside
+import runners as runners_module
 from client import TEST_ROOTFS, Agentd, agentctl, run
 from upstream import Upstream
 
@@ -189,3 +190,11 @@ def text_file():
     yield write
     for name in names:
         os.unlink(name)
+
+
+@pytest.fixture
+def runners(agentd):
+    """Deploys runners; the one from before is current again after the test."""
+    r = runners_module.Runners(agentd)
+    yield r
+    r.restore()
