@@ -60,16 +60,17 @@ static int add_authorization(char ***l, const char *value) {
         return 0;
 }
 
-int auth_extract_tokens(const HttpHead *head, char ***ret) {
+int auth_extract_tokens(const HttpHead *head, bool proxy, char ***ret) {
         _cleanup_strv_free_ char **l = NULL;
 
         for (size_t i = 0; i < head->n_fields; i++) {
                 const HttpField *f = head->fields + i;
                 int r = 0;
 
-                if (strcasecmp(f->name, "authorization") == 0)
+                /* What stands in the usual slots of a request to a proxy is the destination's. */
+                if (strcasecmp(f->name, proxy ? "proxy-authorization" : "authorization") == 0)
                         r = add_authorization(&l, f->value);
-                else
+                else if (!proxy)
                         for (size_t k = 1; auth_slots[k]; k++)
                                 if (strcasecmp(f->name, auth_slots[k]) == 0)
                                         r = add_token(&l, f->value, strlen(f->value));
@@ -98,12 +99,12 @@ static int verify_one(BridgeRun *run, const char *token, LiveRun **ret_live, con
         if (r < 0)
                 return r;
 
-        /* From here on the claims are agentd's own words. */
-        if (!streq(claims.run, run->id)) {
+        /* From here on the claims are agentd's own words. Sandboxes elsewhere share one listener. */
+        if (run == run->bridge->remote ? !strmap_get(run->bridge->runs, claims.run) : !streq(claims.run, run->id)) {
                 *ret_reason = "token of another run";
                 return -EACCES;
         }
-        r = live_cache_get(run->bridge->live, run->id, &live);
+        r = live_cache_get(run->bridge->live, claims.run, &live);
         if (r == -ENOENT || r == -EINVAL) {
                 *ret_reason = r == -ENOENT ? "run is over" : "live file is broken";
                 return -EACCES;
@@ -124,10 +125,11 @@ static int verify_one(BridgeRun *run, const char *token, LiveRun **ret_live, con
         return 0;
 }
 
-int auth_verify(BridgeRun *run, const HttpHead *head, LiveRun **ret_live, char **ret_token, const char **ret_reason) {
+int auth_verify(BridgeRun *run, const HttpHead *head, bool proxy, LiveRun **ret_live, char **ret_token,
+                const char **ret_reason) {
         _cleanup_strv_free_ char **tokens = NULL;
 
-        int r = auth_extract_tokens(head, &tokens);
+        int r = auth_extract_tokens(head, proxy, &tokens);
         if (r < 0)
                 return r;
 

@@ -14,9 +14,10 @@
 extern const char *const auth_slots[];
 
 /* The tokens in a head: "Bearer X", "token X", "Basic base64(user:X)" in Authorization, the value as it is in the
- * other slots. Each is allocated. Values longer than a token can be are left out. */
-int auth_extract_tokens(const HttpHead *head, char ***ret);
+ * other slots. Each is allocated. Values longer than a token can be are left out. PROXY: only Proxy-Authorization. */
+int auth_extract_tokens(const HttpHead *head, bool proxy, char ***ret);
 
 /* On success a reference to the live run, and the token that was good (allocated; wipe it). -EACCES: nobody that
  * may speak; anything else is our own fault. *ret_reason (static) is for the log, never for the client. */
-int auth_verify(BridgeRun *run, const HttpHead *head, LiveRun **ret_live, char **ret_token, const char **ret_reason);
+int auth_verify(BridgeRun *run, const HttpHead *head, bool proxy, LiveRun **ret_live, char **ret_token,
+                const char **ret_reason);

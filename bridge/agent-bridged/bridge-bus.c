@@ -30,27 +30,50 @@ static int check_id(const char *id, sd_bus_error *e) {
         return 0;
 }
 
+/* Copies: the message keeps the descriptors that it brought. */
+static int read_listeners(sd_bus_message *m, int fds[static _RUN_LISTENER_MAX], sd_bus_error *e) {
+        const char *name;
+        int r, fd;
+
+        r = sd_bus_message_enter_container(m, 'a', "(sh)");
+        if (r < 0)
+                return r;
+        while ((r = sd_bus_message_read(m, "(sh)", &name, &fd)) > 0) {
+                RunListener kind = run_listener_from_string(name);
+
+                if (kind < 0 || fds[kind] >= 0)
+                        return sd_bus_error_set(e, SD_BUS_ERROR_INVALID_ARGS,
+                                                "Listeners are \"http\", \"unix\" and \"proxy\", each at most once.");
+                fds[kind] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+                if (fds[kind] < 0)
+                        return -errno;
+        }
+        return r < 0 ? r : sd_bus_message_exit_container(m);
+}
+
 static int method_register_run(sd_bus_message *m, void *userdata, sd_bus_error *e) {
         Bridge *b = userdata;
+        int fds[_RUN_LISTENER_MAX];
         const char *id;
-        int passed;
+
+        for (size_t i = 0; i < ELEMENTSOF(fds); i++)
+                fds[i] = -EBADF;
 
         int r = require_root(m, e);
         if (r < 0)
                 return r;
-        r = sd_bus_message_read(m, "sh", &id, &passed);
+        r = sd_bus_message_read(m, "s", &id);
         if (r < 0)
                 return r;
         r = check_id(id, e);
-        if (r < 0)
+        if (r >= 0)
+                r = read_listeners(m, fds, e);
+        if (r >= 0)
+                r = bridge_run_register(b, id, fds);
+        for (size_t i = 0; i < ELEMENTSOF(fds); i++)
+                safe_close(fds[i]);
+        if (sd_bus_error_is_set(e))
                 return r;
-
-        /* The message keeps the descriptor that it brought. */
-        _cleanup_close_ int fd = fcntl(passed, F_DUPFD_CLOEXEC, 3);
-        if (fd < 0)
-                return -errno;
-
-        r = bridge_run_register(b, id, fd, true);
         if (r == -EBADF)
                 return sd_bus_error_set(e, SD_BUS_ERROR_INVALID_ARGS,
                                         "The descriptor is not a listening stream socket.");
@@ -58,7 +81,6 @@ static int method_register_run(sd_bus_message *m, void *userdata, sd_bus_error *
                 return sd_bus_error_set(e, SD_BUS_ERROR_LIMITS_EXCEEDED, "Too many runs are registered.");
         if (r < 0)
                 return log_error_errno(r, "Run %s: failed to register: %m", id);
-        TAKE_FD(fd);
 
         return sd_bus_reply_method_return(m, NULL);
 }
@@ -110,7 +132,7 @@ static int method_list_registered(sd_bus_message *m, void *userdata, sd_bus_erro
 
 static const sd_bus_vtable bridge_vtable[] = {
         SD_BUS_VTABLE_START(0),
-        SD_BUS_METHOD_WITH_ARGS("RegisterRun", SD_BUS_ARGS("s", run, "h", listener), SD_BUS_NO_RESULT,
+        SD_BUS_METHOD_WITH_ARGS("RegisterRun", SD_BUS_ARGS("s", run, "a(sh)", listeners), SD_BUS_NO_RESULT,
                                 method_register_run,
                                 SD_BUS_VTABLE_UNPRIVILEGED),
         SD_BUS_METHOD_WITH_ARGS("UnregisterRun", SD_BUS_ARGS("s", run), SD_BUS_NO_RESULT, method_unregister_run,

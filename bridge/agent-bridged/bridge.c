@@ -22,6 +22,14 @@ static int load_config(BridgeConfig *ret) {
                 { "Upstream", "CAFile", config_parse_string, offsetof(BridgeConfig, ca_file) },
                 { "Bridge", "ConnectionsMax", config_parse_unsigned, offsetof(BridgeConfig, connections_max) },
                 { "Bridge", "DrainSec", config_parse_timespan, offsetof(BridgeConfig, drain_usec) },
+                { "Bridge", "ApprovalTimeoutSec", config_parse_timespan, offsetof(BridgeConfig, approval_usec) },
+                { "Limits", "RunRequestsPerSecond", config_parse_unsigned, offsetof(BridgeConfig, run_limit.rate) },
+                { "Limits", "RunRequestsBurst", config_parse_unsigned, offsetof(BridgeConfig, run_limit.burst) },
+                { "Limits", "RunCallsMax", config_parse_unsigned, offsetof(BridgeConfig, run_limit.concurrent) },
+                { "Limits", "UserCallsPerSecond", config_parse_unsigned, offsetof(BridgeConfig, user_limit.rate) },
+                { "Limits", "UserCallsBurst", config_parse_unsigned, offsetof(BridgeConfig, user_limit.burst) },
+                { "Limits", "UserCallsMax", config_parse_unsigned, offsetof(BridgeConfig, user_limit.concurrent) },
+                { "Limits", "BodyMax", config_parse_size, offsetof(BridgeConfig, body_max) },
                 {},
         };
 
@@ -40,7 +48,13 @@ int bridge_new(const BridgePaths *paths, Bridge **ret) {
         if (!b)
                 return log_oom();
         b->old_reports = -EBADF;
-        b->config = (BridgeConfig) { .connections_max = 256, .drain_usec = 30 * USEC_PER_SEC };
+        b->config = (BridgeConfig) {
+                .connections_max = 256,
+                .drain_usec = 30 * USEC_PER_SEC,
+                .approval_usec = 300 * USEC_PER_SEC,
+                .run_limit.rate = 1000,
+                .body_max = UINT64_MAX,
+        };
         if (paths)
                 b->paths = *paths;
         b->paths.live = b->paths.live ?: LIVE_DIRECTORY;
@@ -53,7 +67,8 @@ int bridge_new(const BridgePaths *paths, Bridge **ret) {
         options.connections_max = (unsigned) b->config.connections_max;
 
         b->runs = strmap_new();
-        if (!b->runs)
+        b->limits = limit_table_new();
+        if (!b->runs || !b->limits)
                 return log_oom();
         r = sd_event_default(&b->event);
         if (r < 0)
@@ -90,7 +105,9 @@ Bridge *bridge_free(Bridge *b) {
         /* What holds the others' objects goes first: requests, then what they wait for, then the bus. */
         while (b->runs && (run = strmap_first(b->runs)))
                 bridge_run_free(run);
+        bridge_run_free(b->remote);
         http_server_free(b->server);
+        limit_table_free(b->limits);
         report_queue_free(b->reports);
         curl_glue_free(b->curl);
         address_guard_free(b->guard);
@@ -123,12 +140,17 @@ static int take_back(FdKind kind, const char *run, int fd, void *userdata) {
                 return r < 0 ? r : 1;
         }
 
+        if (kind == FD_REMOTE) {
+                r = b->remote ? 0 : bridge_remote_start(b, fd);
+                return r < 0 ? r : 1;
+        }
+
         r = live_cache_get(b->live, run, &live);
         if (r == -ENOENT) {
                 log_info("Run %s ended while the bridge was away.", run);
                 return 0;
         }
-        r = bridge_run_register(b, run, fd, false);
+        r = bridge_run_take_back(b, run, (RunListener) (kind - FD_RUN), fd);
         return r < 0 ? r : 1;
 }
 
@@ -140,6 +162,7 @@ static int leave(Bridge *b) {
                 log_warning("%u connections are cut after the drain.", http_server_connections(b->server));
         while ((run = strmap_first(b->runs))) /* calls that are cut have reports, too */
                 bridge_run_free(run);
+        bridge_run_free(b->remote);
 
         /* agentd may be restarting as well. What it has not taken yet outlives us. */
         if (report_queue_size(b->reports) > 0)

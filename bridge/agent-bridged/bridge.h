@@ -18,6 +18,7 @@
 #include "basic/strmap.h"
 #include "curl/curl-glue.h"
 #include "http/http-server.h"
+#include "limiter.h"
 #include "service/live-run.h"
 #include "token/key-set.h"
 
@@ -34,11 +35,30 @@ typedef struct BridgeConfig {
         char *ca_file;             /* [Upstream] CAFile= */
         uint64_t connections_max;  /* [Bridge] ConnectionsMax=, for each run */
         uint64_t drain_usec;       /* [Bridge] DrainSec= */
+        Limit run_limit;           /* [Limits] RunRequestsPerSecond=, RunRequestsBurst=, RunCallsMax= */
+        Limit user_limit;          /* [Limits] UserCallsPerSecond=, UserCallsBurst=, UserCallsMax= */
+        uint64_t body_max;         /* [Limits] BodyMax=: of any request, whatever a service allows */
+        uint64_t approval_usec;    /* [Bridge] ApprovalTimeoutSec= */
 } BridgeConfig;
 
 typedef struct BridgePaths {
         const char *live, *keys, *material; /* NULL: the usual places; others are for tests */
 } BridgePaths;
+
+/* For GET /metrics of the control socket; they start again with the bridge. */
+#define BRIDGE_ROUTES_MAX 32U
+
+typedef struct BridgeCounters {
+        uint64_t outcomes[HTTP_OUTCOME_MALFORMED + 1];
+        uint64_t classes[6]; /* of answers by their status / 100; 0: none was given */
+        uint64_t request_bytes, response_bytes;
+        struct {
+                const char *route;
+                uint64_t n;
+        } routes[BRIDGE_ROUTES_MAX];
+        uint64_t accepted, malformed, http2_prefaces, timeouts; /* of listeners that are closed */
+        uint64_t limited, denied, redactions, upstream_errors;
+} BridgeCounters;
 
 struct Bridge {
         sd_event *event;
@@ -52,9 +72,12 @@ struct Bridge {
         KeySet *keys;
         LiveCache *live;
         ReportQueue *reports;
+        LimitTable *limits;
+        BridgeCounters counters;
 
         StrMap *runs; /* of BridgeRun, by id */
         HttpListener *control;
+        BridgeRun *remote; /* what comes from sandbox hosts elsewhere: its requests are of any run */
         sd_event_source *drain_timer;
         bool draining;
         int old_reports; /* of the bridge before us */
@@ -72,19 +95,46 @@ int bridge_serve(Bridge *b);
 /* bridge-bus.c */
 int bridge_bus_startup(Bridge *b);
 
-/* One registered run: its listener, and what was counted for it. */
+/* What a run's listener is for. */
+typedef enum RunListener {
+        RUN_LISTENER_HTTP,  /* the routes */
+        RUN_LISTENER_UNIX,  /* the same for requests to "agent-bridge"; services by their own host names */
+        RUN_LISTENER_PROXY, /* forward proxy */
+        _RUN_LISTENER_MAX,
+        _RUN_LISTENER_INVALID = -EINVAL,
+} RunListener;
+
+const char *run_listener_to_string(RunListener kind);
+RunListener run_listener_from_string(const char *s);
+
+#define RUN_METRICS_MAX 64U
+
+typedef struct RunMetric {
+        char name[65];
+        bool gauge;
+        double value;
+} RunMetric;
+
+/* One registered run: its listeners, and what was counted for it. */
 struct BridgeRun {
         Bridge *bridge;
         char id[RUN_ID_LEN + 1];
-        HttpListener *listener;
+        HttpListener *listeners[_RUN_LISTENER_MAX];
         uint64_t log_bytes; /* taken so far; starts again after a restart of the bridge */
         bool log_full;      /* and it was said */
+        RunMetric *metrics; /* what the run says of itself */
+        size_t n_metrics;
         unsigned denials;   /* requests with a wrong token, for the log's sake */
 };
 
-/* Takes FD, a listening stream socket, on success. A run that is registered already gets the new listener: the
- * next attempt has a network namespace of its own. STORE: also put it into the store of file descriptors. */
-int bridge_run_register(Bridge *b, const char *id, int fd, bool store);
+/* Takes FDS, listening stream sockets or -EBADF, on success; and on success only. A run that is registered already gets
+ * the new listeners: the next attempt has a network namespace of its own. They are also put into the store of file
+ * descriptors. */
+int bridge_run_register(Bridge *b, const char *id, int fds[static _RUN_LISTENER_MAX]);
+/* One that was in the store: the run is made where it is not there yet. Takes FD on success. */
+int bridge_run_take_back(Bridge *b, const char *id, RunListener kind, int fd);
+/* The listener of agent-bridged-remote.socket, for sandbox hosts elsewhere. Takes FD on success. */
+int bridge_remote_start(Bridge *b, int fd);
 /* Removes it from the store, closes the listener and all that came through it. -ENOENT where it is not registered. */
 int bridge_run_unregister(Bridge *b, const char *id);
 BridgeRun *bridge_run_free(BridgeRun *run);

@@ -12,6 +12,7 @@
 #include "fd-store.h"
 
 #define CONTROL_NAME "control" /* FileDescriptorName= in agent-bridged.socket */
+#define REMOTE_NAME "remote"   /* and in agent-bridged-remote.socket */
 
 bool fd_is_listener(int fd) {
         return sd_is_socket(fd, AF_INET, SOCK_STREAM, 1) > 0 || sd_is_socket(fd, AF_INET6, SOCK_STREAM, 1) > 0 ||
@@ -22,6 +23,12 @@ static char *entry_name(FdKind kind, const char *run) {
         switch (kind) {
         case FD_RUN:
                 return strprintf("run-%s", run);
+        case FD_RUN_UNIX:
+                return strprintf("unix-%s", run);
+        case FD_RUN_PROXY:
+                return strprintf("proxy-%s", run);
+        case FD_REMOTE:
+                return strdup(REMOTE_NAME);
         case FD_REPORTS:
                 return strdup("reports");
         case FD_CONTROL:
@@ -60,14 +67,23 @@ int fd_store_push(FdKind kind, const char *run, int fd) {
 }
 
 static int take_one(const char *name, int fd, fd_store_take_t take, void *userdata) {
-        const char *run = startswith(name, "run-");
+        static const struct {
+                const char *prefix;
+                FdKind kind;
+        } prefixes[] = { { "run-", FD_RUN }, { "unix-", FD_RUN_UNIX }, { "proxy-", FD_RUN_PROXY } };
 
         if (streq(name, CONTROL_NAME) && fd_is_listener(fd))
                 return take(FD_CONTROL, NULL, fd, userdata);
         if (streq(name, "reports") && sd_is_fifo(fd, NULL) == 0 && sd_is_socket(fd, AF_UNSPEC, 0, -1) == 0)
                 return take(FD_REPORTS, NULL, fd, userdata);
-        if (run && run_id_is_valid(run) && fd_is_listener(fd))
-                return take(FD_RUN, run, fd, userdata);
+        if (streq(name, REMOTE_NAME) && fd_is_listener(fd))
+                return take(FD_REMOTE, NULL, fd, userdata);
+        for (size_t i = 0; i < ELEMENTSOF(prefixes); i++) {
+                const char *run = startswith(name, prefixes[i].prefix);
+
+                if (run && run_id_is_valid(run) && fd_is_listener(fd))
+                        return take(prefixes[i].kind, run, fd, userdata);
+        }
         log_warning("Closing file descriptor \"%s\", which is none of ours.", name);
         return 0;
 }

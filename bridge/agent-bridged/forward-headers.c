@@ -62,6 +62,17 @@ static bool name_in(const char *name, const char *const *list, size_t n) {
         return false;
 }
 
+/* Between a proxy and its neighbours; everything else is between the client and its destination. */
+static const char *const hop_by_hop[] = {
+        "connection", "content-length", "expect", "host", "http2-settings", "keep-alive", "proxy-*", "te", "trailer",
+        "transfer-encoding", "upgrade",
+};
+
+bool proxy_header(const char *name, const char *connection) {
+        return !name_in(name, hop_by_hop, ELEMENTSOF(hop_by_hop)) &&
+               !(connection && http_value_has_token(connection, name));
+}
+
 bool forward_request_header(const char *name, const char *connection) {
         if (strchr(name, '_') || name_in(name, request_denied, ELEMENTSOF(request_denied)))
                 return false;
@@ -135,5 +146,44 @@ int rewrite_location(const Service *service, const char *location, char **ret) {
         curl_free(user);
         curl_free(fragment);
         curl_url_cleanup(u);
+        return r;
+}
+
+int rewrite_link(const Service *service, const char *link, char **ret) {
+        _cleanup_free_ char *text = NULL;
+        size_t size = 0;
+        FILE *f = open_memstream(&text, &size);
+        bool quoted = false;
+        int r = 0;
+
+        *ret = NULL;
+        if (!f)
+                return -ENOMEM;
+
+        /* Targets stand between < and >, outside of quotes; what is no link is passed on as it is. */
+        for (const char *p = link; *p && r >= 0;) {
+                const char *end;
+
+                if (*p == '"')
+                        quoted = !quoted;
+                else if (quoted && *p == '\\' && p[1])
+                        fputc(*p++, f);
+                else if (!quoted && *p == '<' && (end = strchr(p, '>'))) {
+                        _cleanup_free_ char *target = strndup(p + 1, (size_t) (end - p - 1)), *rewritten = NULL;
+
+                        r = target ? rewrite_location(service, target, &rewritten) : -ENOMEM;
+                        if (r >= 0)
+                                fprintf(f, "<%s>", rewritten ?: target);
+                        p = end + 1;
+                        continue;
+                }
+                fputc(*p++, f);
+        }
+
+        bool bad = ferror(f);
+        if (fclose(f) != 0 || bad)
+                r = -ENOMEM;
+        if (r >= 0)
+                *ret = TAKE_PTR(text);
         return r;
 }

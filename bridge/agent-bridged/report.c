@@ -95,7 +95,8 @@ static void report_finish(Report *p, int error, sd_bus_message *reply, const cha
         report_done_t done = p->done;
         void *userdata = p->userdata;
 
-        if (error < 0 && error != -ENOENT)
+        /* What the run itself did wrong it hears itself. */
+        if (error < 0 && error != -ENOENT && error != -ENODATA && error != -EEXIST && error != -EDQUOT)
                 log_warning_errno(error, "Run %s: %s was not taken by agentd: %s", p->run, p->method,
                                   detail ?: strerror(-error));
         report_cancel(p);
@@ -165,6 +166,14 @@ static int on_reply(sd_bus_message *m, void *userdata, sd_bus_error *ret_error) 
                 report_retry(p, -EAGAIN);
         else if (sd_bus_error_has_name(e, "org.agentd1.Error.NoSuchRun"))
                 report_finish(p, -ENOENT, NULL, e->message);
+        else if (sd_bus_error_has_name(e, "org.agentd1.Error.NoSuchArtifact") ||
+                 sd_bus_error_has_name(e, "org.agentd1.Error.NoSuchSession"))
+                report_finish(p, -ENODATA, NULL, e->message);
+        else if (sd_bus_error_has_name(e, "org.agentd1.Error.IdempotencyConflict") ||
+                 sd_bus_error_has_name(e, "org.agentd1.Error.SessionChanged"))
+                report_finish(p, -EEXIST, NULL, e->message);
+        else if (sd_bus_error_has_name(e, SD_BUS_ERROR_LIMITS_EXCEEDED))
+                report_finish(p, -EDQUOT, NULL, e->message);
         else
                 report_finish(p, -EINVAL, NULL, e->message);
         return 0;
@@ -313,6 +322,27 @@ int report_send(Bridge *b, const LiveRun *live, report_done_t done, void *userda
         p->userdata = userdata;
         if (ret)
                 *ret = p;
+        return 0;
+}
+
+int report_send_bytes(Bridge *b, const LiveRun *live, report_done_t done, void *userdata, const char *method,
+                      const char *first, const char *second, const void *data, size_t size) {
+        Report *p;
+
+        int r = report_new(b, live->run, live->attempt, method, &p);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_append(p->arguments, "ss", first, second);
+        if (r >= 0)
+                r = sd_bus_message_append_array(p->arguments, 'y', data, size);
+        if (r >= 0)
+                r = report_start(p);
+        if (r < 0) {
+                report_cancel(p);
+                return r;
+        }
+        p->done = done;
+        p->userdata = userdata;
         return 0;
 }
 

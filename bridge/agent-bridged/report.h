@@ -13,8 +13,8 @@ typedef struct Report Report;
 
 #define REPORTS_MAX 8192U
 
-/* Error: 0, or a negative errno: -ENOENT the run is over, -EINVAL agentd does not want it (DETAIL says why),
- * others are our faults. REPLY is the method's answer where there was one. Called from the event loop, once; the
+/* Error: 0, or a negative errno: -ENOENT the run is over, -EINVAL agentd does not want it (DETAIL says why), -ENODATA
+ * what was asked for is not there, -EEXIST it contradicts what was there, -EDQUOT a limit, others are our faults. REPLY is the method's answer where there was one. Called from the event loop, once; the
  * report is gone afterwards. */
 typedef void (*report_done_t)(int error, sd_bus_message *reply, const char *detail, void *userdata);
 
@@ -36,6 +36,9 @@ int report_close_call(Report *report, const char *text);
  * may be NULL. *ret may be NULL for a report that nobody cancels. -ENOBUFS: too many wait. */
 int report_send(Bridge *b, const LiveRun *live, report_done_t done, void *userdata, Report **ret, const char *method,
                 const char *types, ...);
+/* The same with two strings and an array of bytes. */
+int report_send_bytes(Bridge *b, const LiveRun *live, report_done_t done, void *userdata, const char *method,
+                      const char *first, const char *second, const void *data, size_t size);
 /* Nobody waits any more for the answer; the report itself still goes out. */
 void report_forget(Report *report);
 /* The report is not needed any more. */

@@ -43,7 +43,9 @@ static void answer_failure(ArtifactPut *a, int error, const char *detail) {
                 http_problem(a->http, 409, "run-is-over", "The run has ended already.", NULL, 0);
         else if (error == -EINVAL)
                 http_problem(a->http, 422, "artifact-refused", detail, NULL, 0);
-        else if (error == -ENOSPC || error == -EDQUOT)
+        else if (error == -EDQUOT)
+                http_problem(a->http, 413, "artifact-limit-reached", detail, NULL, 0);
+        else if (error == -ENOSPC)
                 http_problem(a->http, 507, "no-space", "There is no space left for artifacts.", NULL, 0);
         else
                 http_problem(a->http, 503, "artifact-not-kept", NULL, NULL, 0);
@@ -123,7 +125,7 @@ static void on_begun(int error, sd_bus_message *reply, const char *detail, void 
 }
 
 /* The name is one canonical segment of the path: what is escaped in it is decoded, once. */
-static int decode_name(const char *s, char **ret) {
+int route_decode_name(const char *s, char **ret) {
         char *out = malloc(strlen(s) + 1), *o = out;
 
         if (!out)
@@ -154,7 +156,7 @@ void route_put_artifact(const RouteRequest *r) {
         const HttpHead *head = http_request_head(r->http);
         _cleanup_free_ char *name = NULL;
 
-        if (strchr(r->rest, '/') || decode_name(r->rest, &name) < 0 || !artifact_name_is_valid(name)) {
+        if (strchr(r->rest, '/') || route_decode_name(r->rest, &name) < 0 || !artifact_name_is_valid(name)) {
                 http_problem(r->http, 400, "bad-artifact-name",
                              "An artifact's name is 1 to 255 bytes of printable UTF-8, has no '/' and does not "
                              "start with a dot.", NULL, 0);

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* See service-call.h. This file: who may call what, the credential, the request's body, the end and the report. */
+/* See service-call.h. This file: which service is meant, the credential, the request's body, the end and the report. */
 
 #include <time.h>
-#include <systemd/sd-id128.h>
 
-#include "basic/json-util.h"
 #include "basic/log.h"
 #include "basic/string-util.h"
+#include "call-record.h"
+#include "exchange.h"
 #include "http/http-path.h"
 #include "http/problem.h"
 #include "service-call.h"
+#include "service/proxy-allow.h"
 
 static uint64_t now_usec(clockid_t clock) {
         struct timespec ts;
@@ -24,6 +25,7 @@ static ServiceCall *call_free(ServiceCall *c) {
                 return NULL;
 
         call_upstream_drop(c);
+        approval_free(c->approval);
         material_call_free(c->material_call);
         material_done(&c->material);
         redactor_free(c->redactor);
@@ -34,54 +36,37 @@ static ServiceCall *call_free(ServiceCall *c) {
         free(c->token);
         free(c->method);
         free(c->path);
+        free(c->path_shown);
         service_unref(c->service);
         live_run_unref(c->live);
         return mfree(c);
 }
 
-/* What the receipt will say of the call. */
-static int call_format(const ServiceCall *c, const char *outcome, char **ret) {
-        _cleanup_json_ sd_json_variant *v = NULL;
-        uint64_t duration = now_usec(CLOCK_MONOTONIC) - c->started_monotonic_usec;
-
-        int r = sd_json_buildo(&v,
-                               SD_JSON_BUILD_PAIR("service", SD_JSON_BUILD_STRING(c->service->name)),
-                               SD_JSON_BUILD_PAIR("method", SD_JSON_BUILD_STRING(c->method)),
-                               SD_JSON_BUILD_PAIR("path", SD_JSON_BUILD_STRING(c->path)),
-                               SD_JSON_BUILD_PAIR("status", SD_JSON_BUILD_UNSIGNED(c->reported_status)),
-                               SD_JSON_BUILD_PAIR("request_bytes", SD_JSON_BUILD_UNSIGNED(c->request_bytes)),
-                               SD_JSON_BUILD_PAIR("response_bytes", SD_JSON_BUILD_UNSIGNED(c->response_bytes)),
-                               SD_JSON_BUILD_PAIR("started_usec", SD_JSON_BUILD_UNSIGNED(c->started_usec)),
-                               SD_JSON_BUILD_PAIR("duration_usec", SD_JSON_BUILD_UNSIGNED(duration)),
-                               SD_JSON_BUILD_PAIR("outcome", SD_JSON_BUILD_STRING(outcome)));
-        return r < 0 ? r : sd_json_variant_format(v, 0, ret);
+static CallRecord call_record(const ServiceCall *c, const char *outcome) {
+        return (CallRecord) {
+                .id = http_request_id(c->http),
+                .service = c->service->name,
+                .method = c->method,
+                .path = c->path_shown,
+                .status = c->reported_status,
+                .request_bytes = c->request_bytes,
+                .response_bytes = c->response_bytes,
+                .started_usec = c->started_usec,
+                .duration_usec = now_usec(CLOCK_MONOTONIC) - c->started_monotonic_usec,
+                .outcome = outcome,
+        };
 }
 
 int call_note(ServiceCall *c) {
-        _cleanup_free_ char *text = NULL;
-        char id[SD_ID128_STRING_MAX];
-        sd_id128_t random;
+        CallRecord record = call_record(c, "interrupted");
 
-        if (c->report)
-                return 0;
-        int r = sd_id128_randomize(&random);
-        if (r >= 0)
-                r = call_format(c, "interrupted", &text);
-        if (r >= 0)
-                r = report_open_call(c->bridge, c->live, sd_id128_to_string(random, id), text, &c->report);
-        return r;
+        return c->report ? 0 : call_record_open(c->bridge, c->live, &record, &c->report);
 }
 
 static void call_report(ServiceCall *c, const char *outcome) {
-        _cleanup_free_ char *text = NULL;
+        CallRecord record = call_record(c, outcome);
 
-        int r = call_note(c);
-        if (r >= 0)
-                r = call_format(c, outcome, &text);
-        if (r >= 0)
-                r = report_close_call(TAKE_PTR(c->report), text);
-        if (r < 0)
-                log_warning_errno(r, "Run %s: a call of %s could not be reported: %m", c->live->run, c->service->name);
+        call_record_close(c->bridge, c->live, &record, TAKE_PTR(c->report));
 }
 
 static void on_client_done(HttpRequest *req, HttpOutcome outcome, void *userdata) {
@@ -104,12 +89,19 @@ static void on_client_done(HttpRequest *req, HttpOutcome outcome, void *userdata
                             "Consider to change the credential, and to narrow the paths that are allowed.", c->live->run,
                             c->service->name,
                             redactor_hits(c->redactor), c->method, c->path);
+        if (c->redactor && redactor_hits(c->redactor) > 0)
+                c->bridge->counters.redactions++;
+        if (streq(text, "upstream_error"))
+                c->bridge->counters.upstream_errors++;
+        if (exchange_of(req))
+                exchange_of(req)->outcome = text;
         call_report(c, text);
         call_free(c);
 }
 
 void call_fail(ServiceCall *c, unsigned status, const char *code, const char *detail, const char *outcome) {
         call_upstream_drop(c);
+        c->approval = approval_free(c->approval);
         c->material_call = material_call_free(c->material_call);
         c->outcome = outcome;
         if (!http_response_started(c->http))
@@ -171,8 +163,6 @@ static void call_start(ServiceCall *c) {
                 call_upstream_start(c);
 }
 
-static void call_get_material(ServiceCall *c);
-
 static void on_material(MaterialError error, Material *material, void *userdata) {
         ServiceCall *c = userdata;
 
@@ -190,6 +180,7 @@ static void on_material(MaterialError error, Material *material, void *userdata)
         case MATERIAL_TOKEN_REFUSED:
                 c->outcome = "denied";
                 c->reported_status = 401;
+                http_request_set_problem_style(c->http, PROBLEM_STYLE_PROBLEM);
                 route_refuse(c->http);
                 return;
         case MATERIAL_NOT_IN_SCOPE:
@@ -230,7 +221,7 @@ static void on_material(MaterialError error, Material *material, void *userdata)
         call_start(c);
 }
 
-static void call_get_material(ServiceCall *c) {
+void call_get_material(ServiceCall *c) {
         if (c->service->auth.kind == SERVICE_AUTH_NONE) {
                 call_start(c);
                 return;
@@ -269,35 +260,63 @@ void call_retry(ServiceCall *c) {
         }
 }
 
-/* Policy, before anything is looked up or read. */
-static void call_check(ServiceCall *c, const char *path_in_service) {
-        const HttpHead *head = http_request_head(c->http);
+static void call_new(const RouteRequest *r, Service *service, const char *path, CallMode mode) {
+        static const HttpRequestOps ops = { .readable = on_readable, .writable = on_writable, .done = on_client_done };
+        static const ProblemStyle styles[] = {
+                [SERVICE_ERRORS_PROBLEM] = PROBLEM_STYLE_PROBLEM,
+                [SERVICE_ERRORS_OPENAI] = PROBLEM_STYLE_OPENAI,
+                [SERVICE_ERRORS_ANTHROPIC] = PROBLEM_STYLE_ANTHROPIC,
+        };
 
-        if (!service_match(c->service, c->method, path_in_service)) {
-                log_notice("Run %s: %s %s of service %s is not allowed.", c->live->run, c->method, path_in_service,
-                           c->service->name);
-                call_fail(c, 403, "not-allowed", "The service's definition does not allow this method and path.",
-                          "denied");
+        ServiceCall *c = calloc(1, sizeof(ServiceCall));
+        if (c) {
+                *c = (ServiceCall) {
+                        .bridge = r->run->bridge,
+                        .run = r->run,
+                        .http = r->http,
+                        .live = live_run_ref(r->live),
+                        .service = service_ref(service),
+                        .mode = mode,
+                        .token = strdup(r->token),
+                        .method = strdup(http_request_head(r->http)->method),
+                        .path = strdup(path), /* "" where the request names just the service */
+                        .body_max = MIN(MIN(service->body_max, r->live->limits.body_bytes),
+                                        r->run->bridge->config.body_max),
+                        .started_usec = now_usec(CLOCK_REALTIME),
+                        .started_monotonic_usec = now_usec(CLOCK_MONOTONIC),
+                };
+                /* The token may stand in it, before that is refused. */
+                c->path_shown = mode == CALL_PROXY ? strprintf("%s/", service->base_url.text) :
+                                strstr(path, r->token) ? strdup("/?") : strdup(path);
+        }
+        if (!c || !c->token || !c->method || !c->path || !c->path_shown) {
+                call_free(c);
+                http_problem(r->http, 503, "out-of-memory", NULL, NULL, 0);
                 return;
         }
-        if (head->length != HTTP_LENGTH_UNKNOWN && head->length > c->body_max) {
-                call_fail(c, 413, "body-too-large", "The request's body is larger than the service allows.", "denied");
-                return;
-        }
-        if (streq(c->method, "HEAD") && head->length != 0) {
-                call_fail(c, 400, "head-with-body", "A HEAD request has no body.", "denied");
-                return;
-        }
-        /* A token in the URL would travel on, into somebody's log. */
-        if (strstr(path_in_service, c->token) || (head->query && strstr(head->query, c->token))) {
-                call_fail(c, 400, "token-in-url", "The run token does not belong into a URL.", "denied");
-                return;
-        }
-        call_get_material(c);
+
+        exchange_set_target(r->http, service->name, c->path_shown);
+        if (mode != CALL_PROXY)
+                http_request_set_problem_style(r->http, styles[service->errors]);
+        http_request_set_ops(r->http, &ops, c);
+        call_check(c);
+}
+
+void call_proxy(const RouteRequest *r, Service *service) {
+        call_new(r, service, http_request_head(r->http)->path, CALL_PROXY);
+}
+
+static void call_by_name(const RouteRequest *r, Service *service, const char *path, CallMode mode) {
+        if (!service)
+                http_problem(r->http, 404, "no-such-service", "The run has no service of that name.", NULL, 0);
+        else if (!service->encoded_slash && strstr(path, "%2F"))
+                http_problem(r->http, 400, "bad-path", "The service's definition does not allow an escaped '/'.", NULL,
+                             0);
+        else
+                call_new(r, service, path, mode);
 }
 
 void route_service(const RouteRequest *r) {
-        static const HttpRequestOps ops = { .readable = on_readable, .writable = on_writable, .done = on_client_done };
         size_t n = strcspn(r->rest, "/");
         char name[256] = "";
         Service *service = NULL;
@@ -308,33 +327,35 @@ void route_service(const RouteRequest *r) {
                 if (object_name_is_valid(name))
                         service = live_run_find_service(r->live, name);
         }
-        if (!service) {
-                http_problem(r->http, 404, "no-such-service", "The run has no service of that name.", NULL, 0);
-                return;
-        }
+        call_by_name(r, service, r->rest + n, CALL_BY_NAME);
+}
 
-        ServiceCall *c = calloc(1, sizeof(ServiceCall));
-        if (c) {
-                *c = (ServiceCall) {
-                        .bridge = r->run->bridge,
-                        .run = r->run,
-                        .http = r->http,
-                        .live = live_run_ref(r->live),
-                        .service = service_ref(service),
-                        .token = strdup(r->token),
-                        .method = strdup(http_request_head(r->http)->method),
-                        .path = strdup(r->rest + n), /* "" where the request names just the service */
-                        .body_max = MIN(service->body_max, r->live->limits.body_bytes),
-                        .started_usec = now_usec(CLOCK_REALTIME),
-                        .started_monotonic_usec = now_usec(CLOCK_MONOTONIC),
-                };
-        }
-        if (!c || !c->token || !c->method || !c->path) {
-                call_free(c);
+/* Of several services of one host the one with the longest path is meant. */
+void route_service_by_host(const RouteRequest *r, const char *host) {
+        _cleanup_free_ char *name = NULL;
+        Service *best = NULL;
+        const char *rest = "";
+        uint16_t port;
+
+        exchange_of(r->http)->route = "host";
+        int k = proxy_authority_parse(host, 443, &name, &port);
+        if (k == -ENOMEM) {
                 http_problem(r->http, 503, "out-of-memory", NULL, NULL, 0);
                 return;
         }
 
-        http_request_set_ops(r->http, &ops, c);
-        call_check(c, *c->path ? c->path : "/");
+        for (size_t i = 0; k >= 0 && i < r->live->n_services; i++) {
+                const ServiceUrl *u = &r->live->services[i]->base_url;
+                const char *below;
+
+                /* Over the socket clients speak plain HTTP, some then say port 80. */
+                if (!streq(u->host, name) || (u->port != port && !(u->port == 443 && port == 80)) ||
+                    !(below = http_path_below(r->path, u->path)))
+                        continue;
+                if (!best || strlen(u->path) > strlen(best->base_url.path)) {
+                        best = r->live->services[i];
+                        rest = below;
+                }
+        }
+        call_by_name(r, best, rest, CALL_BY_HOST);
 }

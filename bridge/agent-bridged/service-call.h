@@ -7,10 +7,11 @@
  * is followed, nothing is retried but a refused access token, once, while no byte of the body is lost. Whatever
  * happens, there is one report to agentd.
  *
- * A call lives as long as its HTTP request and ends with its done callback. Internal to service-call.c and
- * service-upstream.c.
+ * A call lives as long as its HTTP request and ends with its done callback. Internal to service-call.c,
+ * service-policy.c and service-upstream.c.
  */
 
+#include "approval.h"
 #include "http/http-request.h"
 #include "material-client.h"
 #include "redactor.h"
@@ -21,6 +22,13 @@
 #define CALL_HEAD_MAX ((size_t) 64 * 1024)   /* of the upstream's answer */
 #define CALL_FIELDS_MAX 128U
 
+/* How the client addresses the service; so its links are rewritten, or not. */
+typedef enum CallMode {
+        CALL_BY_NAME, /* /v1/services/NAME/… */
+        CALL_BY_HOST, /* as if it spoke to the service itself */
+        CALL_PROXY,   /* through the forward proxy: no service at all, no credential, no policy but the host */
+} CallMode;
+
 typedef struct ServiceCall {
         Bridge *bridge;
         BridgeRun *run;
@@ -29,9 +37,12 @@ typedef struct ServiceCall {
         Service *service;
         char *token;  /* a secret */
         char *method;
-        char *path;   /* canonical, below the service, starts with '/' */
+        char *path;   /* below the service, canonical (of a proxy: as it came), starts with '/', or "" */
+        char *path_shown; /* the same for records */
+        CallMode mode;
         uint64_t body_max;
 
+        Approval *approval;
         MaterialCall *material_call;
         unsigned material_tries;
         Material material;
@@ -70,9 +81,16 @@ void call_upstream_start(ServiceCall *c);
 /* Drops the transfer and what was read of its answer. Not from within its callbacks. */
 void call_upstream_drop(ServiceCall *c);
 
-/* service-call.c: writes down that the call happens, before its request goes out. */
+/* service-policy.c: may it? Leads to call_get_material(), perhaps later, or to an answer. */
+void call_check(ServiceCall *c);
+
+/* service-call.c: gets the credential and goes on. */
+void call_get_material(ServiceCall *c);
+/* A call of a made-up service that is the destination of a proxy's client. */
+void call_proxy(const RouteRequest *r, Service *service);
+/* Writes down that the call happens, before its request goes out. */
 int call_note(ServiceCall *c);
-/* service-call.c: ends the call with an answer of our own. */
+/* Ends the call with an answer of our own. */
 void call_fail(ServiceCall *c, unsigned status, const char *code, const char *detail, const char *outcome);
 /* The access token was refused: get another one and start again. */
 void call_retry(ServiceCall *c);

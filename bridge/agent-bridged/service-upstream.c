@@ -95,10 +95,15 @@ static bool answer_begin(ServiceCall *c) {
         for (size_t i = 0; i < c->fields.n; i++) {
                 HttpField *f = c->fields.fields + i;
 
-                if (strcasecmp(f->name, "location") == 0 || strcasecmp(f->name, "content-location") == 0) {
-                        char *rewritten;
+                if (c->mode == CALL_BY_NAME) {
+                        char *rewritten = NULL;
+                        int r = 0;
 
-                        if (rewrite_location(c->service, f->value, &rewritten) < 0)
+                        if (strcasecmp(f->name, "location") == 0 || strcasecmp(f->name, "content-location") == 0)
+                                r = rewrite_location(c->service, f->value, &rewritten);
+                        else if (strcasecmp(f->name, "link") == 0)
+                                r = rewrite_link(c->service, f->value, &rewritten);
+                        if (r < 0)
                                 return false;
                         if (rewritten) {
                                 free((char *) f->value);
@@ -154,7 +159,8 @@ static bool answer_line(ServiceCall *c, char *line) {
                 c->length_known = true;
                 return true;
         }
-        if (!forward_response_header(line))
+        if (!(c->mode == CALL_PROXY ? proxy_header(line, NULL) : forward_response_header(line)) ||
+            strcasecmp(line, HTTP_REQUEST_ID_HEADER) == 0)
                 return true;
         return c->fields.n < CALL_FIELDS_MAX && http_field_list_add(&c->fields, line, value) >= 0;
 }
@@ -325,6 +331,10 @@ static bool is_material_header(const ServiceCall *c, const char *name) {
         return false;
 }
 
+static bool call_forwards(const ServiceCall *c, const char *name, const char *connection) {
+        return c->mode == CALL_PROXY ? proxy_header(name, connection) : forward_request_header(name, connection);
+}
+
 static int add_headers(ServiceCall *c) {
         const HttpHead *head = http_request_head(c->http);
         bool scan = c->redactor && c->material.redact;
@@ -334,11 +344,11 @@ static int add_headers(ServiceCall *c) {
                 const HttpField *f = head->fields + i;
                 bool pass = !is_material_header(c, f->name) && !strstr(f->value, c->token);
 
-                if (!forward_request_header(f->name, NULL) || (scan && strcasecmp(f->name, "accept-encoding") == 0))
+                if (!call_forwards(c, f->name, NULL) || (scan && strcasecmp(f->name, "accept-encoding") == 0))
                         continue;
                 for (size_t k = 0; pass && k < head->n_fields; k++)
                         if (strcasecmp(head->fields[k].name, "connection") == 0)
-                                pass = forward_request_header(f->name, head->fields[k].value);
+                                pass = call_forwards(c, f->name, head->fields[k].value);
                 if (!pass)
                         continue;
                 r = curl_transfer_add_header(c->transfer, f->name, f->value);
@@ -400,6 +410,8 @@ void call_upstream_start(ServiceCall *c) {
         int r = url ? call_note(c) : -ENOMEM;
         if (r >= 0)
                 r = curl_transfer_new(c->bridge->curl, url, &c->transfer);
+        if (r >= 0 && c->mode == CALL_PROXY)
+                r = curl_transfer_allow_http(c->transfer);
         if (r >= 0)
                 r = set_options(c) ? add_headers(c) : -ENOMEM;
         c->progress_usec = call_now(c);

@@ -4,6 +4,7 @@
  * A socket's source goes before curl closes the socket (CLOSESOCKETFUNCTION), so that a number that is used again
  * is never mistaken for the old one. */
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -35,7 +36,8 @@ struct CurlTransfer {
         sd_event_source *unpause;
         curl_done_t done;
         void *userdata;
-        bool running, refused;
+        bool running, refused, connect_only;
+        int socket; /* of connect_only, when that has succeeded */
         char error[CURL_ERROR_SIZE];
 };
 
@@ -132,6 +134,12 @@ static int on_finished(sd_event_source *source, void *userdata) {
         CURLcode code = m->data.result; /* the message is gone with the handle */
         if (curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **) &t) != CURLE_OK || !t)
                 return 0;
+
+        /* The connection goes with the next line, but not its copy. */
+        curl_socket_t fd;
+        if (t->connect_only && code == CURLE_OK &&
+            curl_easy_getinfo(t->easy, CURLINFO_ACTIVESOCKET, &fd) == CURLE_OK && fd != CURL_SOCKET_BAD)
+                t->socket = fcntl(fd, F_DUPFD_CLOEXEC, 3);
 
         g->depth++;
         (void) curl_multi_remove_handle(g->multi, t->easy);
@@ -294,6 +302,7 @@ int curl_transfer_new(CurlGlue *g, const char *url, CurlTransfer **ret) {
                 return -ENOMEM;
 
         t->glue = g;
+        t->socket = -EBADF;
         g->n_transfers++;
         t->easy = curl_easy_init();
         t->headers = curl_slist_append(NULL, "Expect:"); /* libcurl adds none of its own */
@@ -323,8 +332,23 @@ CurlTransfer *curl_transfer_free(CurlTransfer *t) {
         for (struct curl_slist *l = t->headers; l; l = l->next)
                 explicit_bzero(l->data, strlen(l->data));
         curl_slist_free_all(t->headers);
+        safe_close(t->socket);
         g->n_transfers--;
         return mfree(t);
+}
+
+int curl_transfer_allow_http(CurlTransfer *t) {
+        return curl_easy_setopt(t->easy, CURLOPT_PROTOCOLS_STR, "https,http") == CURLE_OK ? 0 : -ENOMEM;
+}
+
+int curl_transfer_connect_only(CurlTransfer *t) {
+        t->connect_only = true;
+        return curl_easy_setopt(t->easy, CURLOPT_CONNECT_ONLY, 1L) == CURLE_OK &&
+               curl_easy_setopt(t->easy, CURLOPT_FRESH_CONNECT, 1L) == CURLE_OK ? 0 : -ENOMEM;
+}
+
+int curl_transfer_take_socket(CurlTransfer *t) {
+        return t->socket < 0 ? -ENOTCONN : TAKE_FD(t->socket);
 }
 
 CURL *curl_transfer_handle(CurlTransfer *t) {

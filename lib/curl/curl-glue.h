@@ -44,6 +44,12 @@ DEFINE_CLEANUP(CurlTransfer *, curl_transfer_free);
 CURL *curl_transfer_handle(CurlTransfer *t);
 /* Adds one header line. Refuses (-EINVAL) names that are no token and values with control characters. */
 int curl_transfer_add_header(CurlTransfer *t, const char *name, const char *value);
+/* Plain http for this one: for a forward proxy, whose client chose it and whose host the administrator did. */
+int curl_transfer_allow_http(CurlTransfer *t);
+/* Only connects, by the same rules; done comes when that is so. */
+int curl_transfer_connect_only(CurlTransfer *t);
+/* A descriptor of the connection that was made, for the caller to own. */
+int curl_transfer_take_socket(CurlTransfer *t);
 /* Keeps libcurl from adding a header of its own with that name. */
 int curl_transfer_suppress_header(CurlTransfer *t, const char *name);
 int curl_transfer_start(CurlTransfer *t, curl_done_t done, void *userdata);

@@ -65,6 +65,10 @@ static bool wants_body(const HttpConnection *c) {
                !http_parser_complete(c->parser) && c->body.size < HTTP_BODY_WINDOW;
 }
 
+static bool is_tunnel(const HttpConnection *c) {
+        return c->state == CONNECTION_EXCHANGE && c->request->tunnel;
+}
+
 static bool wants_input(const HttpConnection *c) {
         if (c->in.size >= HTTP_READ_SIZE || c->peer_eof)
                 return false;
@@ -83,6 +87,8 @@ static uint64_t connection_deadline(const HttpConnection *c) {
         case CONNECTION_EXCHANGE:
                 if (c->out.size > 0)
                         return c->progress_usec + o->write_usec;
+                if (is_tunnel(c))
+                        return c->progress_usec + o->tunnel_usec;
                 return wants_body(c) ? c->progress_usec + o->body_usec : USEC_INFINITY;
         case CONNECTION_CLOSING:
                 return c->progress_usec + o->write_usec;
@@ -100,7 +106,8 @@ static void connection_update(HttpConnection *c) {
                 events |= EPOLLIN;
         if (c->out.size > 0)
                 events |= EPOLLOUT;
-        if (!c->peer_eof)
+        /* In a tunnel a client that has sent all may still be reading; its end is read like everything else. */
+        if (!c->peer_eof && !is_tunnel(c))
                 events |= EPOLLRDHUP;
         if (c->peer_eof && events == 0) {
                 /* HUP would be reported again and again with nothing to do about it. */
@@ -129,12 +136,26 @@ static void connection_update(HttpConnection *c) {
 /* Tells the handler that it is over. The request is gone afterwards. */
 static void request_finish(HttpConnection *c, HttpOutcome outcome) {
         HttpRequest *req = TAKE_PTR(c->request);
-        HttpServer *s = c->listener->server;
+        HttpListener *l = c->listener;
+        HttpServer *s = l->server;
+        uint64_t now = connection_now(c);
 
         c->request = req; /* its functions still work during the call */
         s->n_calls++;
         if (req->ops && req->ops->done)
                 req->ops->done(req, outcome, req->userdata);
+        if (l->observer)
+                l->observer(l,
+                            &(HttpRecord) {
+                                    .request = req,
+                                    .id = req->id,
+                                    .status = req->status,
+                                    .request_bytes = req->body_received,
+                                    .response_bytes = req->written,
+                                    .duration_usec = now - MIN(req->started_usec, now),
+                                    .outcome = outcome,
+                            },
+                            l->userdata);
         s->n_calls--;
         c->request = NULL;
         request_free(req);
@@ -146,23 +167,47 @@ static void set_state(HttpConnection *c, ConnectionState state) {
         c->progress_usec = connection_now(c);
 }
 
-/* An answer of our own to something that never becomes a request. */
-static void answer_malformed(HttpConnection *c, unsigned status) {
+/* An answer of our own to something that never becomes a request, or whose REQUEST_ID has just ended. */
+static void answer_malformed(HttpConnection *c, unsigned status, const char *request_id) {
         _cleanup_free_ char *body = NULL, *text = NULL;
+        char id[33] = "";
 
         if (status == 408)
                 c->listener->statistics.timeouts++;
         else
                 c->listener->statistics.malformed++;
-        if (problem_format(status, status == 408 ? "timeout" : "malformed-request", NULL, &body) < 0 ||
-            !(text = strprintf("HTTP/1.1 %u %s\r\nContent-Type: application/problem+json\r\nContent-Length: %zu\r\n"
-                               "Connection: close\r\n\r\n%s", status, http_status_reason(status), strlen(body),
-                               body)) ||
+        if (!request_id) {
+                HttpListener *l = c->listener;
+
+                (void) request_id_new(id);
+                l->server->n_calls++;
+                if (l->observer)
+                        l->observer(l, &(HttpRecord) { .id = id, .status = status, .outcome = HTTP_OUTCOME_MALFORMED },
+                                    l->userdata);
+                l->server->n_calls--;
+                request_id = id;
+        }
+        if (problem_format(PROBLEM_STYLE_PROBLEM, status, status == 408 ? "timeout" : "malformed-request", NULL,
+                           request_id, &body) < 0 ||
+            !(text = strprintf("HTTP/1.1 %u %s\r\n" HTTP_REQUEST_ID_HEADER ": %s\r\n"
+                               "Content-Type: application/problem+json\r\nContent-Length: %zu\r\n"
+                               "Connection: close\r\n\r\n%s", status, http_status_reason(status), request_id,
+                               strlen(body), body)) ||
             http_buffer_append(&c->out, text, strlen(text)) < 0) {
                 c->dead = true;
                 return;
         }
         set_state(c, CONNECTION_CLOSING);
+}
+
+/* The same for a request that was there, but whose body was not what it should be. */
+static void request_finish_refused(HttpConnection *c, HttpOutcome outcome, unsigned status) {
+        char id[33];
+
+        c->request->status = status;
+        memcpy(id, c->request->id, sizeof(id));
+        request_finish(c, outcome);
+        answer_malformed(c, status, id);
 }
 
 static void request_dispatch(HttpConnection *c) {
@@ -203,7 +248,7 @@ static int step_head(HttpConnection *c) {
         }
         if (r < 0) {
                 http_buffer_done(&c->in);
-                answer_malformed(c, status);
+                answer_malformed(c, status, NULL);
                 return 1;
         }
         http_buffer_consume(&c->in, consumed);
@@ -236,9 +281,8 @@ static int step_body(HttpConnection *c) {
                                 connection_fail(c, HTTP_OUTCOME_BAD_BODY, true);
                                 return 1;
                         }
-                        request_finish(c, HTTP_OUTCOME_BAD_BODY);
+                        request_finish_refused(c, HTTP_OUTCOME_BAD_BODY, 400);
                         http_buffer_done(&c->in);
-                        answer_malformed(c, 400);
                         return 1;
                 }
                 http_buffer_consume(&c->in, consumed);
@@ -296,7 +340,12 @@ static int step_exchange(HttpConnection *c) {
         }
 
         int r = step_body(c);
-        if (r == 0 && c->peer_eof && !req->ended) {
+        if (r == 0 && req->tunnel && c->peer_eof && c->in.size == 0 && !http_parser_complete(c->parser)) {
+                http_parser_end_tunnel(c->parser);
+                req->readable_pending = true;
+                return 1;
+        }
+        if (r == 0 && c->peer_eof && !req->ended && !req->tunnel) {
                 connection_fail(c, HTTP_OUTCOME_CLIENT_CLOSED, false);
                 return 1;
         }
@@ -380,7 +429,7 @@ static int on_io(sd_event_source *source, int fd, uint32_t revents, void *userda
         /* A half-closed client that waits for a long answer looks like one that has gone, and is taken for one:
          * else nobody would notice a client that gave up while the upstream thinks. What is answered at once still
          * reaches it. */
-        if ((revents & EPOLLRDHUP) && !wants_input(c))
+        if ((revents & EPOLLRDHUP) && !wants_input(c) && !is_tunnel(c))
                 c->peer_eof = true;
         if (revents & (EPOLLERR | EPOLLHUP)) {
                 c->peer_eof = true;
@@ -405,15 +454,14 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         switch (c->state) {
         case CONNECTION_HEAD:
                 if (http_parser_in_head(c->parser))
-                        answer_malformed(c, 408);
+                        answer_malformed(c, 408, NULL);
                 else
                         c->dead = true;
                 break;
 
         case CONNECTION_EXCHANGE:
                 if (c->out.size == 0 && !c->request->started) {
-                        request_finish(c, HTTP_OUTCOME_TIMEOUT);
-                        answer_malformed(c, 408);
+                        request_finish_refused(c, HTTP_OUTCOME_TIMEOUT, 408);
                 } else {
                         c->listener->statistics.timeouts++;
                         connection_fail(c, HTTP_OUTCOME_TIMEOUT, true);
@@ -444,7 +492,9 @@ int connection_new(HttpListener *l, int fd) {
                 .events = EPOLLIN | EPOLLRDHUP,
         };
 
-        r = http_parser_new(&s->options.parser, &c->parser);
+        HttpParserLimits limits = s->options.parser;
+        limits.proxy = l->proxy;
+        r = http_parser_new(&limits, &c->parser);
         if (r >= 0)
                 r = sd_event_add_io(s->event, &c->io, fd, c->events, on_io, c);
         if (r >= 0)

@@ -8,6 +8,7 @@
  */
 
 #include "http/http-server.h"
+#include "http/problem.h"
 
 #define HTTP_READ_SIZE ((size_t) 16 * 1024)
 #define HTTP_OUTPUT_HIGH ((size_t) 64 * 1024) /* http_response_writable() says no from here on */
@@ -19,13 +20,18 @@ struct HttpRequest {
         HttpConnection *connection;
         const HttpRequestOps *ops;
         void *userdata;
+        void *context;
+        char id[33];
+        uint64_t started_usec;
+        const char *problem_code; /* of the answer, where it is a problem */
+        ProblemStyle problem_style;
 
         /* Body. */
         bool accepted, readable_pending, body_over;
         uint64_t body_max, body_received;
 
         /* Answer. */
-        bool started, ended, chunked, without_body, close_after, want_writable;
+        bool started, ended, chunked, without_body, close_after, want_writable, tunnel;
         unsigned status;
         uint64_t length, written;
 
@@ -70,7 +76,9 @@ struct HttpListener {
         int fd;
         sd_event_source *io;
         bool backing_off; /* out of file descriptors */
+        bool proxy;
         http_handler_t handler;
+        http_observer_t observer;
         void *userdata;
         HttpConnection *connections;
         HttpListenerStatistics statistics;
@@ -102,6 +110,8 @@ bool connection_is_idle(const HttpConnection *c);
 /* For a drain: idle ones go, the others end after what they do. */
 void connection_drain(HttpConnection *c);
 
+/* 32 hex digits and a NUL. */
+int request_id_new(char ret[static 33]);
 int request_new(HttpConnection *c, HttpRequest **ret);
 void request_free(HttpRequest *req);
 

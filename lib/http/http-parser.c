@@ -294,6 +294,50 @@ static bool host_is_valid(const char *s) {
                strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:[]") == n;
 }
 
+/* The target into its parts: origin form, for a proxy also the two others. 0 or the negated status. */
+static int head_target(HttpParser *p) {
+        HttpHead *h = &p->head;
+        char *path = p->target;
+
+        if (p->target_len > p->limits.target_max)
+                return -414;
+        p->target[p->target_len] = 0;
+
+        h->tunnel = streq(h->method, "CONNECT");
+        if (h->tunnel) {
+                /* A server that is no proxy does not know the method; what it sees is a target that is none. */
+                if (!p->limits.proxy || !host_is_valid(p->target))
+                        return -400;
+                h->authority = p->target;
+                h->path = "";
+                return 0;
+        }
+
+        const char *rest = startswith(p->target, "http://");
+        if (p->limits.proxy && rest) {
+                /* Room for the end of the authority: it moves over the scheme. */
+                size_t n = strcspn(rest, "/?#");
+
+                memmove(p->target, rest, n);
+                path = p->target + (rest - p->target) + n;
+                p->target[n] = 0;
+                h->authority = p->target;
+                if (!host_is_valid(h->authority))
+                        return -400;
+        }
+        if (path[0] != '/')
+                return -400; /* absolute, authority or asterisk form; a proxy's client that leaves the path off */
+
+        char *q = strchr(path, '?');
+        if (q)
+                *q++ = 0;
+        if (strchr(path, '#') || (q && !http_query_is_valid(q)))
+                return -400;
+        h->path = path;
+        h->query = q;
+        return 0;
+}
+
 /* Checks what llhttp found and fills p->head. 0 or the negated status. */
 static int head_finish(HttpParser *p) {
         HttpHead *h = &p->head;
@@ -310,21 +354,11 @@ static int head_finish(HttpParser *p) {
 
         if (!p->target || p->target_len == 0)
                 return -400;
-        if (p->target_len > p->limits.target_max)
-                return -414;
-        if (p->target[0] != '/')
-                return -400; /* absolute, authority or asterisk form */
-        if (!known)
+        int k = head_target(p);
+        if (k < 0)
+                return k;
+        if (!known && !h->tunnel)
                 return -501;
-
-        p->target[p->target_len] = 0;
-        char *q = strchr(p->target, '?');
-        if (q)
-                *q++ = 0;
-        if (strchr(p->target, '#') || (q && !http_query_is_valid(q)))
-                return -400;
-        h->path = p->target;
-        h->query = q;
 
         h->fields = calloc(p->n_spans ?: 1, sizeof(HttpField));
         if (!h->fields)
@@ -398,6 +432,15 @@ static int head_finish(HttpParser *p) {
         /* Both readers must agree on whether a body follows. */
         if (p->message_complete != (h->length == 0))
                 return -400;
+
+        /* What follows CONNECT is no body, and nothing may claim to be one. */
+        if (h->tunnel) {
+                if (n_length > 0 || n_coding > 0)
+                        return -400;
+                h->length = HTTP_LENGTH_UNKNOWN;
+                h->keep_alive = h->expect_continue = h->upgrade_websocket = false;
+                p->message_complete = false;
+        }
         return 0;
 }
 
@@ -467,6 +510,12 @@ int http_parser_feed_body(HttpParser *p, const void *data, size_t size, size_t *
                 *ret_consumed = 0;
                 return 1;
         }
+        if (p->head.tunnel) {
+                int r = http_buffer_append(out, data, size);
+
+                *ret_consumed = r < 0 ? 0 : size;
+                return r < 0 ? -EBADMSG : 0;
+        }
         if (size == 0) {
                 *ret_consumed = 0;
                 return 0;
@@ -487,4 +536,9 @@ int http_parser_feed_body(HttpParser *p, const void *data, size_t size, size_t *
         }
         *ret_consumed = size;
         return 0;
+}
+
+void http_parser_end_tunnel(HttpParser *p) {
+        assert(p->head_complete && p->head.tunnel);
+        p->message_complete = true;
 }

@@ -24,6 +24,7 @@ typedef struct HttpParserLimits {
         size_t head_max;      /* bytes of the whole head: 431 */
         unsigned fields_max;  /* header lines: 431 */
         size_t chunk_ext_max; /* bytes of chunk extensions and trailers in a whole body */
+        bool proxy;           /* also CONNECT, and targets in absolute form */
 } HttpParserLimits;
 
 #define HTTP_PARSER_LIMITS_DEFAULT                                                                                     \
@@ -34,12 +35,14 @@ typedef struct HttpParserLimits {
 /* Valid until the parser is reset or freed. */
 typedef struct HttpHead {
         const char *method;
-        const char *path;  /* as it came, starts with '/', not canonical */
+        const char *authority; /* of CONNECT and of a target in absolute form (whose scheme is http), else NULL */
+        const char *path;  /* as it came, starts with '/', not canonical; "" with CONNECT */
         const char *query; /* what follows '?', NULL where there is none */
         unsigned minor;    /* of HTTP/1.x */
         HttpField *fields; /* names and values as they came, blanks around values cut */
         size_t n_fields;
-        uint64_t length; /* of the body; 0: no body; HTTP_LENGTH_UNKNOWN: chunked */
+        uint64_t length; /* of the body; 0: no body; HTTP_LENGTH_UNKNOWN: chunked, or all until the end (CONNECT) */
+        bool tunnel; /* CONNECT */
         bool keep_alive, expect_continue, upgrade_websocket;
 } HttpHead;
 
@@ -67,3 +70,5 @@ const HttpHead *http_parser_head(const HttpParser *p);
  * consumed. */
 int http_parser_feed_body(HttpParser *p, const void *data, size_t size, size_t *ret_consumed, HttpBuffer *out);
 bool http_parser_complete(const HttpParser *p);
+/* Of a tunnel: the client has sent all. */
+void http_parser_end_tunnel(HttpParser *p);

@@ -79,7 +79,22 @@ static int segment_check(const char *s, size_t len) {
         }
 }
 
-int http_path_canonicalize(const char *path, size_t len, char **ret) {
+/* Each part between escaped slashes by itself. */
+static int segment_check_parts(const char *s, size_t len) {
+        for (size_t i = 0, start = 0;; i++) {
+                bool slash = i + 2 < len && s[i] == '%' && s[i + 1] == '2' && (s[i + 2] == 'f' || s[i + 2] == 'F');
+
+                if (i >= len || slash) {
+                        int r = segment_check(s + start, MIN(i, len) - start);
+                        if (r < 0 || i >= len)
+                                return r;
+                        start = i + 3;
+                        i += 2;
+                }
+        }
+}
+
+static int canonicalize(const char *path, size_t len, bool slashes, char **ret) {
         if (len == 0 || path[0] != '/')
                 return -EINVAL;
         if (len > HTTP_PATH_MAX)
@@ -99,7 +114,7 @@ int http_path_canonicalize(const char *path, size_t len, char **ret) {
                 if (end == i && end < len)
                         return -EINVAL; /* "//" */
 
-                int r = segment_check(path + i, end - i);
+                int r = slashes ? segment_check_parts(path + i, end - i) : segment_check(path + i, end - i);
                 if (r < 0)
                         return r;
 
@@ -142,6 +157,14 @@ int http_path_canonicalize(const char *path, size_t len, char **ret) {
         out[o] = 0;
         *ret = TAKE_PTR(out);
         return 0;
+}
+
+int http_path_canonicalize(const char *path, size_t len, char **ret) {
+        return canonicalize(path, len, false, ret);
+}
+
+int http_path_canonicalize_slashes(const char *path, size_t len, char **ret) {
+        return canonicalize(path, len, true, ret);
 }
 
 const char *http_path_below(const char *path, const char *prefix) {

@@ -18,6 +18,9 @@
  * Applied to its own result it changes nothing.
  */
 int http_path_canonicalize(const char *path, size_t len, char **ret);
+/* The same, but an escaped '/' may be part of a name; what is between two of them is looked at as if it were a segment.
+ * It stays escaped. For upstreams that take one "%2F" for a character of a name (object stores, package registries). */
+int http_path_canonicalize_slashes(const char *path, size_t len, char **ret);
 
 /* Takes off PREFIX, which ends without '/': for "/a" and "/a/b" gives "/b", for "/a" gives "", for "/ab" NULL. */
 const char *http_path_below(const char *path, const char *prefix);

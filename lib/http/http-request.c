@@ -4,19 +4,36 @@
  * done by connection_advance(). All header lines that we send are built in http_response_start(). */
 
 #include <strings.h>
+#include <systemd/sd-id128.h>
 
 #include "basic/string-util.h"
 #include "http/http-internal.h"
 #include "http/http-status.h"
 #include "http/problem.h"
 
+int request_id_new(char ret[static 33]) {
+        sd_id128_t id;
+
+        int r = sd_id128_randomize(&id);
+        if (r >= 0)
+                sd_id128_to_string(id, ret);
+        return r;
+}
+
 int request_new(HttpConnection *c, HttpRequest **ret) {
         HttpRequest *req = calloc(1, sizeof(HttpRequest));
         if (!req)
                 return -ENOMEM;
 
+        int r = request_id_new(req->id);
+        if (r < 0) {
+                free(req);
+                return r;
+        }
+
         req->connection = c;
         req->length = HTTP_LENGTH_UNKNOWN;
+        (void) sd_event_now(c->listener->server->event, CLOCK_MONOTONIC, &req->started_usec);
         *ret = req;
         return 0;
 }
@@ -28,6 +45,18 @@ void request_free(HttpRequest *req) {
 
 const HttpHead *http_request_head(const HttpRequest *req) {
         return http_parser_head(req->connection->parser);
+}
+
+const char *http_request_id(const HttpRequest *req) {
+        return req->id;
+}
+
+void http_request_set_context(HttpRequest *req, void *context) {
+        req->context = context;
+}
+
+void *http_request_context(const HttpRequest *req) {
+        return req->context;
 }
 
 HttpListener *http_request_listener(const HttpRequest *req) {
@@ -146,7 +175,7 @@ int http_request_collect(HttpRequest *req, size_t max, http_collect_done_t done,
 static bool field_is_ours(const char *name) {
         static const char *const ours[] = { "connection", "content-length", "transfer-encoding", "keep-alive",
                                             "trailer", "te",
-                                            "proxy-connection" };
+                                            "proxy-connection", "agent-request-id" };
 
         for (size_t i = 0; i < ELEMENTSOF(ours); i++)
                 if (http_field_name_folds_to(name, ours[i]))
@@ -184,7 +213,8 @@ int http_response_start(HttpRequest *req, unsigned status, const HttpField *fiel
         if (!http_parser_complete(c->parser) && !req->accepted)
                 close_after = true;
 
-        fprintf(f, "HTTP/1.1 %u %s\r\n", status, http_status_reason(status));
+        fprintf(f, "HTTP/1.1 %u %s\r\n" HTTP_REQUEST_ID_HEADER ": %s\r\n", status, http_status_reason(status),
+                req->id);
         for (size_t i = 0; i < n_fields; i++)
                 fprintf(f, "%s: %s\r\n", fields[i].name, fields[i].value);
         if (length != HTTP_LENGTH_UNKNOWN && status != 204)
@@ -210,6 +240,26 @@ int http_response_start(HttpRequest *req, unsigned status, const HttpField *fiel
         req->chunked = chunked && !req->without_body;
         req->length = length;
         req->close_after = close_after;
+        connection_kick(c);
+        return 0;
+}
+
+int http_response_start_tunnel(HttpRequest *req) {
+        static const char text[] = "HTTP/1.1 200 Connection Established\r\n\r\n";
+        HttpConnection *c = req->connection;
+
+        if (c->failed)
+                return -ECONNRESET;
+        if (req->started)
+                return -EALREADY;
+        assert(http_request_head(req)->tunnel);
+
+        int r = http_buffer_append(&c->out, text, strlen(text));
+        if (r < 0)
+                return r;
+        req->started = req->close_after = req->tunnel = true;
+        req->status = 200;
+        http_request_accept_body(req, UINT64_MAX);
         connection_kick(c);
         return 0;
 }

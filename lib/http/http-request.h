@@ -23,6 +23,7 @@ typedef enum HttpOutcome {
         HTTP_OUTCOME_TIMEOUT,       /* the client sent or took nothing for too long */
         HTTP_OUTCOME_ABORTED,       /* http_request_abort(), or the answer was shorter than announced */
         HTTP_OUTCOME_SHUTDOWN,      /* its listener was closed */
+        HTTP_OUTCOME_MALFORMED,     /* only in records: a head that was refused; there never was a request */
 } HttpOutcome;
 
 typedef struct HttpRequestOps {
@@ -33,6 +34,12 @@ typedef struct HttpRequestOps {
 } HttpRequestOps;
 
 const HttpHead *http_request_head(const HttpRequest *req);
+/* 32 hex digits, ours, random. Each answer tells it to the client in HTTP_REQUEST_ID_HEADER. */
+#define HTTP_REQUEST_ID_HEADER "Agent-Request-Id"
+const char *http_request_id(const HttpRequest *req);
+/* Something of the handler's that outlives the done callback: the listener's observer sees it, and frees it. */
+void http_request_set_context(HttpRequest *req, void *context);
+void *http_request_context(const HttpRequest *req);
 HttpListener *http_request_listener(const HttpRequest *req);
 /* OPS is static or lives as long as the request. Each member may be NULL. */
 void http_request_set_ops(HttpRequest *req, const HttpRequestOps *ops, void *userdata);
@@ -69,6 +76,9 @@ void http_response_end(HttpRequest *req);
 int http_response_send(HttpRequest *req, unsigned status, const HttpField *fields, size_t n_fields, const void *data,
                        size_t size);
 bool http_response_started(const HttpRequest *req);
+/* Begins what follows a successful CONNECT: from now on the body is all that the client sends, and the answer all
+ * that is written, both as they are. End the answer to close it; the end of the body comes as usual. */
+int http_response_start_tunnel(HttpRequest *req);
 /* No further request on this connection. */
 void http_response_close_after(HttpRequest *req);
 

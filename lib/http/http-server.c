@@ -227,6 +227,14 @@ HttpListener *http_listener_free(HttpListener *l) {
         return mfree(l);
 }
 
+void http_listener_set_proxy(HttpListener *l) {
+        l->proxy = true;
+}
+
+void http_listener_set_observer(HttpListener *l, http_observer_t observer) {
+        l->observer = observer;
+}
+
 int http_listener_fd(const HttpListener *l) {
         return l->fd;
 }

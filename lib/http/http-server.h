@@ -32,6 +32,7 @@ typedef struct HttpServerOptions {
         uint64_t keep_alive_usec; /* between two requests */
         uint64_t body_usec;       /* without a byte of a body that we are waiting for */
         uint64_t write_usec;      /* without the client taking a byte of the answer */
+        uint64_t tunnel_usec;     /* without a byte in either direction of a tunnel */
         uint64_t linger_usec;     /* for the client to read an early answer before we reset */
         unsigned connections_max; /* for each listener; idle ones make room, otherwise new ones wait in the backlog */
 } HttpServerOptions;
@@ -40,7 +41,8 @@ typedef struct HttpServerOptions {
         (HttpServerOptions) {                                                                                          \
                 .parser = HTTP_PARSER_LIMITS_DEFAULT, .head_usec = 10 * USEC_PER_SEC,                                  \
                 .keep_alive_usec = 120 * USEC_PER_SEC, .body_usec = 60 * USEC_PER_SEC,                                 \
-                .write_usec = 300 * USEC_PER_SEC, .linger_usec = 2 * USEC_PER_SEC, .connections_max = 256,             \
+                .write_usec = 300 * USEC_PER_SEC, .tunnel_usec = 600 * USEC_PER_SEC,                                   \
+                .linger_usec = 2 * USEC_PER_SEC, .connections_max = 256,                                               \
         }
 
 int http_server_new(sd_event *event, const HttpServerOptions *options, HttpServer **ret);
@@ -53,6 +55,8 @@ typedef void (*http_handler_t)(HttpRequest *req, void *userdata);
 
 /* Takes FD, a listening stream socket, on success. */
 int http_listener_new(HttpServer *s, int fd, http_handler_t handler, void *userdata, HttpListener **ret);
+/* Its clients speak to a proxy: CONNECT and targets in absolute form are let through to the handler. */
+void http_listener_set_proxy(HttpListener *l);
 /* Closes the listener and cuts all its connections; the done callbacks of their requests are called. */
 HttpListener *http_listener_free(HttpListener *l);
 DEFINE_CLEANUP(HttpListener *, http_listener_free);
@@ -65,6 +69,21 @@ typedef struct HttpListenerStatistics {
 } HttpListenerStatistics;
 
 const HttpListenerStatistics *http_listener_statistics(const HttpListener *l);
+
+/* What became of one request. */
+typedef struct HttpRecord {
+        HttpRequest *request; /* NULL where its head was refused: there never was one */
+        const char *id;
+        unsigned status; /* 0: nothing was answered */
+        uint64_t request_bytes, response_bytes; /* of the bodies */
+        uint64_t duration_usec;
+        HttpOutcome outcome;
+} HttpRecord;
+
+/* Called exactly once for each request, after its done callback, and for each head that was refused with an answer.
+ * USERDATA is the listener's. */
+typedef void (*http_observer_t)(HttpListener *l, const HttpRecord *record, void *userdata);
+void http_listener_set_observer(HttpListener *l, http_observer_t observer);
 
 /* Accepts nothing more, closes idle connections, lets requests in flight end, then calls DONE (from the loop).
  * Listeners stay open: clients wait in their backlogs. */

@@ -3,6 +3,7 @@
 #include "basic/fs-util.h"
 #include "basic/string-util.h"
 #include "service/live-run.h"
+#include "service/proxy-allow.h"
 
 #define LIVE_VERSION 1U
 
@@ -44,6 +45,7 @@ LiveRun *live_run_unref(LiveRun *r) {
         free(r->user);
         free(r->agent);
         free(r->session);
+        strv_free(r->proxy);
         return mfree(r);
 }
 
@@ -144,6 +146,7 @@ static void live_file_done(LiveFile *f) {
         free(f->run.user);
         free(f->run.agent);
         free(f->run.session);
+        strv_free(f->run.proxy);
         sd_json_variant_unref(f->limits);
         sd_json_variant_unref(f->services);
 }
@@ -162,6 +165,7 @@ int live_run_parse(const char *text, size_t size, LiveRun **ret, char **ret_erro
                 { "deadline_usec", SD_JSON_VARIANT_UNSIGNED, json_field_uint64, AT(run.deadline_usec), true },
                 { "limits", SD_JSON_VARIANT_OBJECT, json_field_variant, AT(limits), true },
                 { "services", SD_JSON_VARIANT_OBJECT, json_field_variant, AT(services), true },
+                { "proxy", SD_JSON_VARIANT_ARRAY, json_field_strv, AT(run.proxy), false },
                 {},
         };
 #undef AT
@@ -178,6 +182,11 @@ int live_run_parse(const char *text, size_t size, LiveRun **ret, char **ret_erro
                 return r;
         if (f.version != LIVE_VERSION || f.run.attempt == 0 || isempty(f.run.user) || isempty(f.run.agent))
                 return -EINVAL;
+        if (strv_length(f.run.proxy) > PROXY_ALLOW_MAX)
+                return -EINVAL;
+        for (char **p = f.run.proxy; p && *p; p++)
+                if (!proxy_pattern_is_valid(*p))
+                        return -EINVAL;
 
         r = live_run_new(&l);
         if (r < 0)
@@ -190,6 +199,7 @@ int live_run_parse(const char *text, size_t size, LiveRun **ret, char **ret_erro
         l->user = TAKE_PTR(f.run.user);
         l->agent = TAKE_PTR(f.run.agent);
         l->session = TAKE_PTR(f.run.session);
+        l->proxy = TAKE_PTR(f.run.proxy);
 
         r = live_limits_read(f.limits, &l->limits, ret_error);
         if (r < 0)
@@ -239,6 +249,7 @@ int live_run_to_json(const LiveRun *r, char **ret) {
                                            SD_JSON_BUILD_PAIR_UNSIGNED("artifacts", r->limits.artifacts),
                                            SD_JSON_BUILD_PAIR_UNSIGNED("log_bytes", r->limits.log_bytes),
                                            SD_JSON_BUILD_PAIR_UNSIGNED("body_bytes", r->limits.body_bytes)),
+                           SD_JSON_BUILD_PAIR_CONDITION(!!r->proxy, "proxy", SD_JSON_BUILD_STRV(r->proxy)),
                            SD_JSON_BUILD_PAIR_VARIANT("services", services));
         if (k < 0)
                 return k;

@@ -42,6 +42,7 @@ typedef struct LiveRun {
         char *session; /* NULL where there is none */
         uint64_t deadline_usec; /* CLOCK_REALTIME */
         LiveLimits limits;
+        char **proxy;   /* where its forward proxy may go, see proxy-allow.h; NULL: nowhere */
         Service **services; /* each referenced */
         size_t n_services;
 } LiveRun;

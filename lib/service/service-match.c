@@ -81,19 +81,48 @@ static bool path_is_canonical(const char *s) {
         return true;
 }
 
-bool service_match(const Service *s, const char *method, const char *path) {
+static bool rule_matches(const ServiceRule *rule, const char *method, const char *path) {
+        if (!strv_contains(rule->methods, method))
+                return false;
+        for (char **p = rule->paths; *p; p++)
+                if (service_path_match(*p, path))
+                        return true;
+        return false;
+}
+
+/* Servers take "/a/" for "/a" as they like; a denial is about both. */
+static bool rule_denies(const ServiceRule *rule, const char *method, const char *path) {
+        char copy[SERVICE_PATH_MAX + 2];
+        size_t n = strlen(path);
+
+        if (rule_matches(rule, method, path))
+                return true;
+        memcpy(copy, path, n + 1);
+        if (n > 1 && copy[n - 1] == '/')
+                copy[n - 1] = 0;
+        else
+                strcpy(copy + n, "/");
+        return rule_matches(rule, method, copy);
+}
+
+bool service_match(const Service *s, const char *method, const char *path, bool *ret_approval) {
+        bool allowed = false, approval = true;
+
         if (!path_is_canonical(path))
                 return false;
 
-        for (size_t i = 0; i < s->n_allow; i++) {
-                if (!strv_contains(s->allow[i].methods, method))
-                        continue;
-                for (char **p = s->allow[i].paths; *p; p++)
-                        if (service_path_match(*p, path))
-                                return true;
-        }
+        for (size_t i = 0; i < s->n_deny; i++)
+                if (rule_denies(s->deny + i, method, path))
+                        return false;
+        for (size_t i = 0; i < s->n_allow; i++)
+                if (rule_matches(s->allow + i, method, path)) {
+                        allowed = true;
+                        approval = approval && s->allow[i].approval;
+                }
 
-        return false;
+        if (allowed && ret_approval)
+                *ret_approval = approval;
+        return allowed;
 }
 
 bool header_name_is_safe(const char *s) {

@@ -45,6 +45,14 @@ Service *service_ref(Service *s) {
         return s;
 }
 
+static void rules_free(ServiceRule *rules, size_t n) {
+        for (size_t i = 0; i < n; i++) {
+                strv_free(rules[i].methods);
+                strv_free(rules[i].paths);
+        }
+        free(rules);
+}
+
 Service *service_unref(Service *s) {
         if (!s)
                 return NULL;
@@ -53,11 +61,8 @@ Service *service_unref(Service *s) {
         if (--s->n_ref > 0)
                 return NULL;
 
-        for (size_t i = 0; i < s->n_allow; i++) {
-                strv_free(s->allow[i].methods);
-                strv_free(s->allow[i].paths);
-        }
-        free(s->allow);
+        rules_free(s->allow, s->n_allow);
+        rules_free(s->deny, s->n_deny);
         free(s->name);
         free(s->description);
         service_url_done(&s->base_url);
@@ -223,8 +228,14 @@ static int field_paths(sd_json_variant *v, void *field, char **ret_reason) {
         return 0;
 }
 
-static int rule_read(sd_json_variant *v, const char *path, ServiceRule *ret, char **ret_error) {
+static int rule_read(sd_json_variant *v, const char *path, bool allow, ServiceRule *ret, char **ret_error) {
         static const JsonField table[] = {
+                { "methods", SD_JSON_VARIANT_ARRAY, field_methods, offsetof(ServiceRule, methods), true },
+                { "paths", SD_JSON_VARIANT_ARRAY, field_paths, offsetof(ServiceRule, paths), true },
+                { "approval", SD_JSON_VARIANT_BOOLEAN, json_field_bool, offsetof(ServiceRule, approval), false },
+                {},
+        };
+        static const JsonField deny_table[] = {
                 { "methods", SD_JSON_VARIANT_ARRAY, field_methods, offsetof(ServiceRule, methods), true },
                 { "paths", SD_JSON_VARIANT_ARRAY, field_paths, offsetof(ServiceRule, paths), true },
                 {},
@@ -232,7 +243,7 @@ static int rule_read(sd_json_variant *v, const char *path, ServiceRule *ret, cha
         ServiceRule rule = {};
         int r;
 
-        r = json_read_object(v, path, table, &rule, ret_error);
+        r = json_read_object(v, path, allow ? table : deny_table, &rule, ret_error);
         if (r < 0) {
                 strv_free(rule.methods);
                 strv_free(rule.paths);
@@ -264,6 +275,29 @@ static int field_client_auth(sd_json_variant *v, void *field, char **ret_reason)
                 return refuse(ret_reason, "must be \"basic\" or \"post\"");
 
         *(bool *) field = streq(s, "post");
+        return 0;
+}
+
+static int field_errors(sd_json_variant *v, void *field, char **ret_reason) {
+        const char *s = sd_json_variant_string(v);
+
+        if (streq(s, "problem"))
+                *(ServiceErrors *) field = SERVICE_ERRORS_PROBLEM;
+        else if (streq(s, "openai"))
+                *(ServiceErrors *) field = SERVICE_ERRORS_OPENAI;
+        else if (streq(s, "anthropic"))
+                *(ServiceErrors *) field = SERVICE_ERRORS_ANTHROPIC;
+        else
+                return refuse(ret_reason, "must be one of problem, openai, anthropic");
+        return 0;
+}
+
+static int field_count(sd_json_variant *v, void *field, char **ret_reason) {
+        uint64_t n = sd_json_variant_unsigned(v);
+
+        if (n == 0 || n > 1000000)
+                return refuse(ret_reason, "must be from 1 to 1000000");
+        *(uint64_t *) field = n;
         return 0;
 }
 
@@ -303,26 +337,27 @@ static char *path_join(const char *path, const char *key) {
         return strprintf("%s%s%s", path, isempty(path) ? "" : ".", key);
 }
 
-static int read_allow(sd_json_variant *v, const char *path, Service *s, char **ret_error) {
-        size_t n = sd_json_variant_elements(v);
+static int read_rules(sd_json_variant *v, const char *path, const char *key, ServiceRule **rules, size_t *n_rules,
+                      char **ret_error) {
+        size_t n = v ? sd_json_variant_elements(v) : 0;
         int r;
 
         if (n > RULES_MAX)
-                return fail(v, path, "allow", "must have at most 256 entries", ret_error);
+                return fail(v, path, key, "must have at most 256 entries", ret_error);
 
-        s->allow = calloc(n + 1, sizeof(ServiceRule));
-        if (!s->allow)
+        *rules = calloc(n + 1, sizeof(ServiceRule));
+        if (!*rules)
                 return -ENOMEM;
 
         for (size_t i = 0; i < n; i++) {
-                _cleanup_free_ char *where = strprintf("%s%sallow[%zu]", path, isempty(path) ? "" : ".", i);
+                _cleanup_free_ char *where = strprintf("%s%s%s[%zu]", path, isempty(path) ? "" : ".", key, i);
 
                 if (!where)
                         return -ENOMEM;
-                r = rule_read(sd_json_variant_by_index(v, i), where, s->allow + i, ret_error);
+                r = rule_read(sd_json_variant_by_index(v, i), where, streq(key, "allow"), *rules + i, ret_error);
                 if (r < 0)
                         return r;
-                s->n_allow++;
+                (*n_rules)++;
         }
 
         return 0;
@@ -397,13 +432,16 @@ static int read_nested(sd_json_variant *v, const char *path, const char *key, co
 
 /* Nested objects are kept until the outer one is read, because their errors name the whole path. */
 typedef struct Parser {
-        sd_json_variant *allow, *auth, *timeouts, *limits;
+        sd_json_variant *allow, *deny, *auth, *timeouts, *limits;
         char *name, *description;
+        ServiceErrors errors;
+        bool encoded_slash;
         ServiceUrl base_url;
 } Parser;
 
 static void parser_done(Parser *p) {
         sd_json_variant_unref(p->allow);
+        sd_json_variant_unref(p->deny);
         sd_json_variant_unref(p->auth);
         sd_json_variant_unref(p->timeouts);
         sd_json_variant_unref(p->limits);
@@ -419,9 +457,12 @@ int service_parse_variant(sd_json_variant *v, const char *path, ServiceParseFlag
                 { "description", SD_JSON_VARIANT_STRING, field_text, offsetof(Parser, description), false },
                 { "base_url", SD_JSON_VARIANT_STRING, field_url, offsetof(Parser, base_url), true },
                 { "allow", SD_JSON_VARIANT_ARRAY, json_field_variant, offsetof(Parser, allow), true },
+                { "deny", SD_JSON_VARIANT_ARRAY, json_field_variant, offsetof(Parser, deny), false },
                 { "auth", SD_JSON_VARIANT_OBJECT, json_field_variant, offsetof(Parser, auth), true },
                 { "timeouts", SD_JSON_VARIANT_OBJECT, json_field_variant, offsetof(Parser, timeouts), false },
                 { "limits", SD_JSON_VARIANT_OBJECT, json_field_variant, offsetof(Parser, limits), false },
+                { "errors", SD_JSON_VARIANT_STRING, field_errors, offsetof(Parser, errors), false },
+                { "encoded_slash", SD_JSON_VARIANT_BOOLEAN, json_field_bool, offsetof(Parser, encoded_slash), false },
                 {},
         };
         static const JsonField timeouts[] = {
@@ -433,6 +474,9 @@ int service_parse_variant(sd_json_variant *v, const char *path, ServiceParseFlag
         };
         static const JsonField limits[] = {
                 { "body", _SD_JSON_VARIANT_TYPE_INVALID, field_body, offsetof(Service, body_max), false },
+                { "requests_per_second", SD_JSON_VARIANT_UNSIGNED, field_count, offsetof(Service, rate), false },
+                { "burst", SD_JSON_VARIANT_UNSIGNED, field_count, offsetof(Service, burst), false },
+                { "concurrent", SD_JSON_VARIANT_UNSIGNED, field_count, offsetof(Service, concurrent), false },
                 {},
         };
         _cleanup_(parser_done) Parser p = {};
@@ -460,10 +504,14 @@ int service_parse_variant(sd_json_variant *v, const char *path, ServiceParseFlag
                 .first_byte_usec = FIRST_BYTE_USEC_DEFAULT,
                 .idle_usec = IDLE_USEC_DEFAULT,
                 .body_max = BODY_MAX_DEFAULT,
+                .errors = p.errors,
+                .encoded_slash = p.encoded_slash,
                 .definition = sd_json_variant_ref(v),
         };
 
-        r = read_allow(p.allow, path, s, ret_error);
+        r = read_rules(p.allow, path, "allow", &s->allow, &s->n_allow, ret_error);
+        if (r >= 0)
+                r = read_rules(p.deny, path, "deny", &s->deny, &s->n_deny, ret_error);
         if (r < 0)
                 return r;
         r = read_auth(p.auth, path, flags, &s->auth, ret_error);

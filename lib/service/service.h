@@ -40,7 +40,15 @@ int service_url_parse(const char *s, bool allow_http, ServiceUrl *ret, char **re
 typedef struct ServiceRule {
         char **methods;
         char **paths;
+        bool approval; /* of "allow": a person has to say yes to each request */
 } ServiceRule;
+
+/* What the service's own errors look like, which the bridge's answers in its place are to resemble. */
+typedef enum ServiceErrors {
+        SERVICE_ERRORS_PROBLEM,
+        SERVICE_ERRORS_OPENAI,
+        SERVICE_ERRORS_ANTHROPIC,
+} ServiceErrors;
 
 typedef struct ServiceAuth {
         ServiceAuthKind kind;
@@ -58,11 +66,14 @@ typedef struct Service {
         char *name;
         char *description; /* or NULL */
         ServiceUrl base_url;
-        ServiceRule *allow;
-        size_t n_allow;
+        ServiceRule *allow, *deny;
+        size_t n_allow, n_deny;
         ServiceAuth auth;
         uint64_t connect_usec, first_byte_usec, idle_usec;
         uint64_t body_max; /* bytes of a request body */
+        uint64_t rate, burst, concurrent; /* requests per second, at once (burst), open; 0: any */
+        ServiceErrors errors;
+        bool encoded_slash; /* "%2F" may be part of a name in its paths */
         sd_json_variant *definition; /* as it came */
 } Service;
 
@@ -82,9 +93,10 @@ DEFINE_CLEANUP(Service *, service_unref);
 /* Canonical JSON, allocated; equals what was parsed but for spelling (sorted keys, no blanks). */
 int service_to_json(const Service *s, char **ret);
 
-/* Whether METHOD (upper case) on PATH is allowed. PATH is canonical, below the service, starts with
- * '/', has no query. Anything that is not in such a form is not allowed. */
-bool service_match(const Service *s, const char *method, const char *path);
+/* Whether METHOD (upper case) on PATH is allowed: what is denied is not, then what is allowed is. PATH is canonical,
+ * below the service, starts with '/', has no query. Anything that is not in such a form is not allowed. RET_APPROVAL
+ * may be NULL: every rule that allows it asks for a person's approval. */
+bool service_match(const Service *s, const char *method, const char *path, bool *ret_approval);
 /* One pattern: exact; "*" inside a segment matches within that segment; a trailing slash-star matches all below. */
 bool service_path_match(const char *pattern, const char *path);
 

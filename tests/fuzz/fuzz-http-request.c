@@ -8,13 +8,15 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static int run(const uint8_t *data, size_t size, size_t step, HttpBuffer *body, size_t *ret_used) {
+static int run(const uint8_t *data, size_t size, size_t step, bool proxy, HttpBuffer *body, size_t *ret_used) {
+        HttpParserLimits limits = HTTP_PARSER_LIMITS_DEFAULT;
         HttpParser *p;
         size_t off = 0, n = 0;
         unsigned status = 0;
         int r = 0, b = 0;
 
-        assert(http_parser_new(&HTTP_PARSER_LIMITS_DEFAULT, &p) == 0);
+        limits.proxy = proxy;
+        assert(http_parser_new(&limits, &p) == 0);
         while (off < size && r == 0) {
                 n = 0;
                 r = http_parser_feed_head(p, data + off, MIN(step, size - off), &n, &status);
@@ -23,7 +25,8 @@ static int run(const uint8_t *data, size_t size, size_t step, HttpBuffer *body, 
         if (r > 0) {
                 const HttpHead *h = http_parser_head(p);
 
-                assert(h->path[0] == '/');
+                assert(h->tunnel ? h->path[0] == 0 && h->authority : h->path[0] == '/');
+                assert(proxy || !h->authority);
                 for (size_t i = 0; i < h->n_fields; i++) {
                         assert(http_field_name_is_valid(h->fields[i].name));
                         assert(http_field_value_is_valid(h->fields[i].value));
@@ -45,14 +48,11 @@ static int run(const uint8_t *data, size_t size, size_t step, HttpBuffer *body, 
         return r < 0 ? r : b;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+static void try(const uint8_t *data, size_t size, bool proxy) {
         HttpBuffer a = {}, b = {};
         size_t used_a, used_b;
 
-        if (size > 256 * 1024)
-                return 0;
-
-        int x = run(data, size, SIZE_MAX, &a, &used_a), y = run(data, size, 3, &b, &used_b);
+        int x = run(data, size, SIZE_MAX, proxy, &a, &used_a), y = run(data, size, 3, proxy, &b, &used_b);
         assert(x == y);
         if (x > 0) {
                 assert(used_a == used_b && a.size == b.size);
@@ -60,5 +60,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         }
         http_buffer_done(&a);
         http_buffer_done(&b);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+        if (size > 256 * 1024)
+                return 0;
+        try(data, size, false);
+        try(data, size, true);
         return 0;
 }

@@ -32,9 +32,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                 assert(service_to_json(again, &json2) >= 0 && streq(json, json2));
                 for (size_t i = 0; i < s->n_allow; i++)
                         if (s->allow[i].methods[0]) {
-                                assert(!service_match(s, s->allow[i].methods[0], "/a/../b"));
-                                assert(!service_match(s, s->allow[i].methods[0], "//"));
-                                service_match(s, s->allow[i].methods[0], "/a/b/c");
+                                assert(!service_match(s, s->allow[i].methods[0], "/a/../b", NULL));
+                                assert(!service_match(s, s->allow[i].methods[0], "//", NULL));
+                                service_match(s, s->allow[i].methods[0], "/a/b/c", NULL);
                         }
         } else
                 assert(r == -EINVAL && !s);

@@ -229,26 +229,26 @@ static void test_urls(void) {
 static void test_match(void) {
         _cleanup_(service_unrefp) Service *s = parse_ok(GOOD), *none = NULL;
 
-        assert(service_match(s, "GET", "/prices/stocks"));
-        assert(service_match(s, "GET", "/prices/a/b/c"));
-        assert(service_match(s, "GET", "/prices/"));
-        assert(!service_match(s, "GET", "/prices"));
-        assert(!service_match(s, "GET", "/pricesx"));
-        assert(!service_match(s, "GET", "/Prices/x"));
-        assert(!service_match(s, "POST", "/prices/x"));
-        assert(!service_match(s, "get", "/prices/x"));
-        assert(!service_match(s, "HEAD", "/prices/x"));
-        assert(!service_match(s, "", "/prices/x"));
-        assert(service_match(s, "GET", "/v1/abc/list"));
-        assert(!service_match(s, "GET", "/v1/a/b/list"));
-        assert(!service_match(s, "GET", "/v1//list"));
-        assert(service_match(s, "GET", "/exact"));
-        assert(!service_match(s, "GET", "/exact/"));
-        assert(!service_match(s, "GET", "/exactly"));
-        assert(service_match(s, "GET", "/f-.csv") && service_match(s, "GET", "/f-1.csv.csv"));
-        assert(!service_match(s, "GET", "/f-1.csv/x") && !service_match(s, "GET", "/f-1.csvx"));
-        assert(service_match(s, "PUT", "/orders"));
-        assert(!service_match(s, "GET", "/orders"));
+        assert(service_match(s, "GET", "/prices/stocks", NULL));
+        assert(service_match(s, "GET", "/prices/a/b/c", NULL));
+        assert(service_match(s, "GET", "/prices/", NULL));
+        assert(!service_match(s, "GET", "/prices", NULL));
+        assert(!service_match(s, "GET", "/pricesx", NULL));
+        assert(!service_match(s, "GET", "/Prices/x", NULL));
+        assert(!service_match(s, "POST", "/prices/x", NULL));
+        assert(!service_match(s, "get", "/prices/x", NULL));
+        assert(!service_match(s, "HEAD", "/prices/x", NULL));
+        assert(!service_match(s, "", "/prices/x", NULL));
+        assert(service_match(s, "GET", "/v1/abc/list", NULL));
+        assert(!service_match(s, "GET", "/v1/a/b/list", NULL));
+        assert(!service_match(s, "GET", "/v1//list", NULL));
+        assert(service_match(s, "GET", "/exact", NULL));
+        assert(!service_match(s, "GET", "/exact/", NULL));
+        assert(!service_match(s, "GET", "/exactly", NULL));
+        assert(service_match(s, "GET", "/f-.csv", NULL) && service_match(s, "GET", "/f-1.csv.csv", NULL));
+        assert(!service_match(s, "GET", "/f-1.csv/x", NULL) && !service_match(s, "GET", "/f-1.csvx", NULL));
+        assert(service_match(s, "PUT", "/orders", NULL));
+        assert(!service_match(s, "GET", "/orders", NULL));
 
         /* Not canonical: never. */
         static const char *const bad[] = {
@@ -268,11 +268,11 @@ static void test_match(void) {
                 "//prices/x",
         };
         for (size_t i = 0; i < ELEMENTSOF(bad); i++)
-                assert(!service_match(s, "GET", bad[i]));
+                assert(!service_match(s, "GET", bad[i], NULL));
 
         none = parse_ok("{\"name\":\"x\",\"base_url\":\"https://h\",\"allow\":[],\"auth\":{\"kind\":\"none\"}}");
-        assert(!service_match(none, "GET", "/"));
-        assert(!service_match(none, "GET", "/x"));
+        assert(!service_match(none, "GET", "/", NULL));
+        assert(!service_match(none, "GET", "/x", NULL));
 
         assert(service_path_match("/*", "/") && service_path_match("/*", "/a/b"));
         assert(service_path_match("/", "/") && !service_path_match("/", "/a"));

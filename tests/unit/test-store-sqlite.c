@@ -459,7 +459,7 @@ static void test_refused(void) {
 
         execute("PRAGMA user_version = 999");
         refused(-EPROTONOSUPPORT, "newer agentd");
-        execute("PRAGMA user_version = 2");
+        execute("PRAGMA user_version = 3");
         store_free(open_store());
 
         /* Pages in the middle overwritten. */
