@@ -10,6 +10,7 @@
 #include "basic/string-util.h"
 
 #include "definition.h"
+#include "service/proxy-allow.h"
 
 #define PROGRAM_PATH_MAX 4095U
 #define VARIABLE_NAME_MAX 128U
@@ -253,6 +254,28 @@ static int read_services(sd_json_variant *v, void *field, char **ret_reason) {
         return 0;
 }
 
+static int read_proxy(sd_json_variant *v, void *field, char **ret_reason) {
+        Definition *d = *(Definition **) field;
+        int r;
+
+        if (!sd_json_variant_is_array(v))
+                return refuse(ret_reason, "must be an array of \"host:port\"");
+        if (sd_json_variant_elements(v) > PROXY_ALLOW_MAX)
+                return refuse(ret_reason, "must have at most %u elements", PROXY_ALLOW_MAX);
+        r = json_field_strv(v, &d->proxy, ret_reason);
+        if (r < 0)
+                return r;
+        for (char **n = d->proxy; n && *n; n++)
+                if (!proxy_pattern_is_valid(*n))
+                        return refuse(ret_reason, "\"%s\" is not \"host:port\" or \"*.domain:port\" (names only, lower "
+                                                  "case)", *n);
+        if (strv_length(d->proxy) == 0)
+                d->proxy = strv_free(d->proxy);
+        else
+                qsort(d->proxy, strv_length(d->proxy), sizeof(char *), strp_compare);
+        return 0;
+}
+
 static int read_concurrency(sd_json_variant *v, void *field, char **ret_reason) {
         Definition *d = *(Definition **) field;
         uint64_t n;
@@ -350,6 +373,7 @@ int definition_parse(const char *text, size_t size, const Settings *settings, De
                 { "command", _SD_JSON_VARIANT_TYPE_INVALID, read_command, offsetof(Reader, d), true },
                 { "environment", _SD_JSON_VARIANT_TYPE_INVALID, read_environment, offsetof(Reader, d), false },
                 { "services", _SD_JSON_VARIANT_TYPE_INVALID, read_services, offsetof(Reader, d), false },
+                { "proxy", _SD_JSON_VARIANT_TYPE_INVALID, read_proxy, offsetof(Reader, d), false },
                 { "limits", _SD_JSON_VARIANT_TYPE_INVALID, read_limits, offsetof(Reader, limits), false },
                 { "concurrency", _SD_JSON_VARIANT_TYPE_INVALID, read_concurrency, offsetof(Reader, d), false },
                 { "isolation", _SD_JSON_VARIANT_TYPE_INVALID, read_isolation, offsetof(Reader, d), false },
@@ -431,6 +455,7 @@ Definition *definition_free(Definition *d) {
         strv_free(d->command);
         strv_free(d->environment);
         strv_free(d->services);
+        strv_free(d->proxy);
         sd_json_variant_unref(d->json);
         return mfree(d);
 }
@@ -465,6 +490,7 @@ int definition_policy(const Definition *d, sd_json_variant *services, char **ret
                                 SD_JSON_BUILD_PAIR("artifacts", SD_JSON_BUILD_UNSIGNED(d->limits.artifacts)),
                                 SD_JSON_BUILD_PAIR("artifact_size", SD_JSON_BUILD_UNSIGNED(d->limits.artifact_size)),
                                 SD_JSON_BUILD_PAIR("log", SD_JSON_BUILD_UNSIGNED(d->limits.log)))),
+                SD_JSON_BUILD_PAIR_CONDITION(!!d->proxy, "proxy", SD_JSON_BUILD_STRV(d->proxy)),
                 SD_JSON_BUILD_PAIR_CONDITION(!!services, "services", SD_JSON_BUILD_VARIANT(services)),
                 SD_JSON_BUILD_PAIR_CONDITION(!services, "services", SD_JSON_BUILD_EMPTY_OBJECT));
         if (r < 0)

@@ -49,6 +49,7 @@ typedef struct Definition {
         char **command;       /* absolute program, arguments */
         char **environment;   /* "NAME=value", sorted by name */
         char **services;      /* sorted, without repetition */
+        char **proxy;         /* "host:port" that the forward proxy may go to; NULL: no proxy */
         RunLimits limits;     /* effective: defaults filled in, all within the bounds */
         uint64_t concurrency;
         AgentIsolation isolation;

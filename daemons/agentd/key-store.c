@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* systemd-creds as a child, the key over pipes; the plain text is never in a file, in argv or in the environment. */
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "basic/fs-util.h"
 #include "basic/log.h"
 #include "basic/string-util.h"
+#include "bus-util.h"
 #include "key-store.h"
 #include "manager.h"
+#include "token/key-set.h"
+#include "token/run-token.h"
 
 #define CREDSTORE "/etc/credstore.encrypted"
 #define CREDENTIAL_NAME "agentd.signing-key"
@@ -60,7 +65,8 @@ static int run_filter(char *const argv[], const void *input, size_t size, char *
         return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -EIO;
 }
 
-static int make_key(SigningKey **ret) {
+/* REPLACE: there is one already, which is to go. */
+static int make_key(bool replace, SigningKey **ret) {
         char *argv[] = { (char *) "systemd-creds", (char *) "encrypt", (char *) "--name=" CREDENTIAL_NAME,
                          (char *) "--with-key=auto", (char *) "-", (char *) "-", NULL };
         _cleanup_(signing_key_freep) SigningKey *key = NULL;
@@ -85,7 +91,7 @@ static int make_key(SigningKey **ret) {
         r = mkdir_parents(CREDSTORE, 0700);
         if (r >= 0)
                 r = write_file_atomic(AT_FDCWD, CREDSTORE "/" CREDENTIAL_NAME, sealed, size, 0600, 0, 0,
-                                      WRITE_FILE_SYNC | WRITE_FILE_NOREPLACE);
+                                      WRITE_FILE_SYNC | (replace ? 0 : WRITE_FILE_NOREPLACE));
         if (r < 0)
                 return log_error_errno(r, "The signing key cannot be written to " CREDSTORE ": %m");
         log_info("Made a new key for run tokens: %s.", signing_key_kid(key));
@@ -117,7 +123,7 @@ int key_store_load(SigningKey **ret) {
 
         r = read_full_file_at(AT_FDCWD, CREDSTORE "/" CREDENTIAL_NAME, 1 << 20, &sealed, &size);
         if (r == -ENOENT)
-                r = make_key(&key);
+                r = make_key(false, &key);
         else if (r >= 0) {
                 r = run_filter(argv, sealed, size, &pem, &pem_size);
                 if (r >= 0)
@@ -132,4 +138,74 @@ int key_store_load(SigningKey **ret) {
                 return log_error_errno(r, "The key for run tokens (" CREDSTORE "/" CREDENTIAL_NAME ") cannot be used: %m");
         *ret = TAKE_PTR(key);
         return 0;
+}
+
+/* Public keys whose last token has run out by now. Others must stay: there may be live runs with tokens of theirs. */
+static int forget_old_keys(unsigned *ret_left) {
+        DIR *d = opendir(AGENTD_RUNTIME_DIR "/keys");
+        struct dirent *de;
+        struct timespec now;
+
+        *ret_left = 0;
+        if (!d)
+                return errno == ENOENT ? 0 : -errno;
+        clock_gettime(CLOCK_REALTIME, &now);
+        while ((de = readdir(d))) {
+                struct stat st;
+
+                if (!endswith(de->d_name, ".pem") || fstatat(dirfd(d), de->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+                        continue;
+                if (st.st_ctim.tv_sec + (time_t) RUN_TOKEN_TTL_MAX_SEC < now.tv_sec)
+                        (void) unlinkat(dirfd(d), de->d_name, 0);
+                else
+                        (*ret_left)++;
+        }
+        closedir(d);
+        return 0;
+}
+
+int key_store_rotate(const SigningKey *old, SigningKey **ret) {
+        _cleanup_(signing_key_freep) SigningKey *key = NULL;
+        unsigned left;
+        int r;
+
+        /* The one that goes was perhaps written long ago; its tokens were not. */
+        r = publish_key(old);
+        if (r >= 0)
+                r = forget_old_keys(&left);
+        if (r < 0)
+                return r;
+        if (left + 1 > KEY_SET_MAX)
+                return -EBUSY;
+        /* On disk first. If we die between these, the next start publishes it. */
+        r = make_key(true, &key);
+        if (r >= 0)
+                r = publish_key(key);
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(key);
+        return 0;
+}
+
+int method_rotate_key(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
+        SigningKey *key = NULL;
+        Manager *m = userdata;
+        uid_t uid;
+        int r;
+
+        r = bus_sender_euid(msg, &uid);
+        if (r < 0)
+                return r;
+        if (uid != 0)
+                return sd_bus_error_set(e, SD_BUS_ERROR_ACCESS_DENIED, "Only root may replace the key for run tokens.");
+        r = key_store_rotate(m->key, &key);
+        if (r == -EBUSY)
+                return sd_bus_error_set(e, SD_BUS_ERROR_LIMITS_EXCEEDED,
+                                        "The key was replaced too often lately; tokens of the earlier ones may be in use.");
+        if (r < 0)
+                return sd_bus_error_set_errnof(e, r, "The key cannot be replaced: %s", strerror(-r));
+        /* Tokens of live runs stay good: bridge and strong room know all keys that are published. */
+        signing_key_free(m->key);
+        m->key = key;
+        return sd_bus_reply_method_return(msg, "s", signing_key_kid(key));
 }

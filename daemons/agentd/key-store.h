@@ -10,3 +10,7 @@
 
 /* Blocks: for start-up only. */
 int key_store_load(SigningKey **ret);
+
+/* Makes another key in place of OLD, whose public half stays as long as a token of it may live. Blocks as well: a person
+ * asks for this, and rarely. -EBUSY: too often. */
+int key_store_rotate(const SigningKey *old, SigningKey **ret);

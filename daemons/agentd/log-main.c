@@ -34,7 +34,7 @@ static int get_field(sd_journal *j, const char *field, char **ret) {
 
 /* The unit's own lines come from its stdout, with fields that systemd adds; others only from our daemons. */
 static bool entry_is_trusted(sd_journal *j, const char *run) {
-        _cleanup_free_ char *unit = NULL;
+        _cleanup_free_ char *unit = NULL, *identifier = NULL;
         const char *p;
 
         if (get_field(j, "_SYSTEMD_UNIT", &unit) < 0)
@@ -43,7 +43,11 @@ static bool entry_is_trusted(sd_journal *j, const char *run) {
         if (p)
                 return strlen(p) > RUN_ID_LEN && memcmp(p, run, RUN_ID_LEN) == 0;
         /* Not PID 1's lines about the unit (init.scope): what they say of the end, the run's message says better. */
-        return streq(unit, "agent-bridged.service") || streq(unit, "agentd.service");
+        if (streq(unit, "agentd.service"))
+                return true;
+        /* The bridge's own records of requests, and the run's events and metrics, are no lines of its log. */
+        return streq(unit, "agent-bridged.service") && get_field(j, "SYSLOG_IDENTIFIER", &identifier) >= 0 &&
+               streq(identifier, "agent");
 }
 
 static int print_entry(sd_journal *j, bool *ret_end) {

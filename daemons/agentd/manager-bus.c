@@ -88,6 +88,12 @@ const sd_bus_vtable manager_vtable[] = {
         METHOD("GetService", ("s", name), ("s", definition), method_get_service),
         METHOD_NO_ARGS("ListServices", ("a(ssss)", services), method_list_services),
 
+        METHOD_NO_ARGS("ListApprovals", ("a(ssssst)", approvals), method_list_approvals),
+        METHOD_NO_RESULT("Approve", ("s", id, "b", granted), method_approve),
+        METHOD_NO_ARGS("RotateKey", ("s", kid), method_rotate_key),
+
+        SD_BUS_SIGNAL_WITH_ARGS("ApprovalRequested", SD_BUS_ARGS("s", id, "o", run), 0),
+        SD_BUS_SIGNAL_WITH_ARGS("ApprovalDecided", SD_BUS_ARGS("s", id, "b", granted), 0),
         SD_BUS_SIGNAL_WITH_ARGS("AgentNew", SD_BUS_ARGS("s", agent, "o", path), 0),
         SD_BUS_SIGNAL_WITH_ARGS("AgentRemoved", SD_BUS_ARGS("s", agent, "o", path), 0),
         SD_BUS_SIGNAL_WITH_ARGS("RunNew", SD_BUS_ARGS("s", id, "o", path), 0),

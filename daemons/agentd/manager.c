@@ -163,6 +163,7 @@ Manager *manager_free(Manager *m) {
                 run_free(run);
         while ((o = m->operations ? strmap_first(m->operations) : NULL))
                 operation_free(o);
+        approvals_free_all(m);
         if (m->kept)
                 kept_free_all(m);
         edits_free(m);

@@ -48,6 +48,7 @@ typedef struct Manager {
         StrMap *checks;     /* RunnerCheck, by runner and node */
         StrMap *kept;       /* KeptUpper, by run id */
         StrMap *edits;      /* Edit, by "USER/AGENT" */
+        StrMap *approvals;  /* approval-bus.c, by request id; NULL before the first */
         uint64_t last_operation;
         unsigned n_log_streams;
 
@@ -82,6 +83,9 @@ void manager_runners_ready(Manager *m);
 void manager_dispatch_soon(Manager *m);
 /* A number from the dynamic range that no live run has. */
 uid_t manager_pick_uid(Manager *m);
+
+/* Questions that nobody answered (approval-bus.c). */
+void approvals_free_all(Manager *m);
 
 /* Adds all objects and interfaces to the bus. */
 int manager_export(Manager *m);

@@ -66,6 +66,17 @@ static int on_artifact(const StoreArtifact *a, void *userdata) {
         return r < 0 ? r : sd_json_variant_append_array(artifacts, v);
 }
 
+static int on_usage(const char *key, uint64_t amount, const char *description, uint64_t created_usec, void *userdata) {
+        sd_json_variant **debits = userdata;
+        _cleanup_json_ sd_json_variant *v = NULL;
+        int r;
+
+        r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("kind", "usage"), SD_JSON_BUILD_PAIR_STRING("key", key),
+                           SD_JSON_BUILD_PAIR_UNSIGNED("amount", amount),
+                           SD_JSON_BUILD_PAIR_STRING("description", description));
+        return r < 0 ? r : sd_json_variant_append_array(debits, v);
+}
+
 int run_steps(const Run *run, char **ret) {
         _cleanup_json_ sd_json_variant *v = NULL;
         const struct {
@@ -171,6 +182,7 @@ int run_receipt(Manager *m, const StoreRun *row, const Run *run, const RunEnd *e
         r = store_artifacts(m->store, row->id, on_artifact, &artifacts);
         TRY(set(&v, "artifacts", artifacts));
         TRY(sd_json_variant_new_array(&debits, NULL, 0));
+        r = store_usages(m->store, row->id, on_usage, &debits);
         TRY(set(&v, "debits", debits));
 #undef TRY
         return json_format_canonical(v, ret);

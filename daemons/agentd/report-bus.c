@@ -17,7 +17,7 @@
 
 #define CONTENT_TYPE_MAX 255U
 
-static int check_bridge(Manager *m, sd_bus_message *msg, sd_bus_error *e) {
+int report_check_bridge(Manager *m, sd_bus_message *msg, sd_bus_error *e) {
         uid_t uid;
         int r;
 
@@ -29,7 +29,7 @@ static int check_bridge(Manager *m, sd_bus_message *msg, sd_bus_error *e) {
         return 0;
 }
 
-static int report_error(Manager *m, sd_bus_error *e, int r, const char *id) {
+int report_error(Manager *m, sd_bus_error *e, int r, const char *id) {
         if (r == -ENOENT || r == -ESTALE || r == -EALREADY)
                 return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_RUN, "Run %s is not live in this attempt.", id);
         if (r == -E2BIG || r == -EDQUOT)
@@ -45,7 +45,7 @@ static int method_report_result(sd_bus_message *msg, void *userdata, sd_bus_erro
         uint32_t attempt;
         int r;
 
-        r = check_bridge(m, msg, e);
+        r = report_check_bridge(m, msg, e);
         if (r < 0)
                 return r;
         r = sd_bus_message_read(msg, "sus", &id, &attempt, &text);
@@ -74,7 +74,7 @@ static int method_report_call(sd_bus_message *msg, void *userdata, sd_bus_error 
         uint32_t attempt;
         int r;
 
-        r = check_bridge(m, msg, e);
+        r = report_check_bridge(m, msg, e);
         if (r < 0)
                 return r;
         r = sd_bus_message_read(msg, "suss", &id, &attempt, &call, &text);
@@ -126,7 +126,7 @@ static int method_begin_artifact(sd_bus_message *msg, void *userdata, sd_bus_err
         Run *run;
         int r;
 
-        r = check_bridge(m, msg, e);
+        r = report_check_bridge(m, msg, e);
         if (r < 0)
                 return r;
         r = sd_bus_message_read(msg, "sust", &id, &attempt, &name, &max);
@@ -216,7 +216,7 @@ static int method_commit_artifact(sd_bus_message *msg, void *userdata, sd_bus_er
         Commit *c;
         int r;
 
-        r = check_bridge(m, msg, e);
+        r = report_check_bridge(m, msg, e);
         if (r < 0)
                 return r;
         r = sd_bus_message_read(msg, "susts", &id, &attempt, &name, &size, &type);
@@ -255,6 +255,58 @@ static int method_commit_artifact(sd_bus_message *msg, void *userdata, sd_bus_er
         return 1; /* on_synced() replies */
 }
 
+typedef struct FindArtifact {
+        const char *name;
+        char *content_type;
+        uint64_t size;
+        bool found;
+} FindArtifact;
+
+static int find_artifact(const StoreArtifact *a, void *userdata) {
+        FindArtifact *f = userdata;
+
+        if (!streq(a->name, f->name))
+                return 0;
+        f->found = true;
+        f->size = a->size;
+        return free_and_strdup(&f->content_type, a->content_type);
+}
+
+/* For the run itself: what it has committed. */
+static int method_report_open_artifact(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
+        _cleanup_free_ char *path = NULL, *content_type = NULL;
+        _cleanup_close_ int fd = -EBADF;
+        FindArtifact f = {};
+        Manager *m = userdata;
+        const char *id;
+        uint32_t attempt;
+        struct stat st;
+        int r;
+
+        r = report_check_bridge(m, msg, e);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_read(msg, "sus", &id, &attempt, &f.name);
+        if (r < 0)
+                return r;
+        if (!run_id_is_valid(id))
+                return report_error(m, e, -ENOENT, "given");
+        r = store_artifacts(m->store, id, find_artifact, &f);
+        content_type = f.content_type;
+        if (r < 0)
+                return report_error(m, e, r, id);
+        if (f.found && artifact_name_is_valid(f.name)) {
+                r = artifact_path(id, f.name, &path);
+                if (r < 0)
+                        return r;
+                fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+        }
+        if (fd < 0 || fstat(fd, &st) < 0)
+                return sd_bus_error_set(e, BUS_ERROR_NO_SUCH_ARTIFACT, "The run has no artifact of that name.");
+        /* What is there: another commit may be between its file and its row. */
+        return sd_bus_reply_method_return(msg, "hts", fd, (uint64_t) st.st_size, strempty(content_type));
+}
+
 const sd_bus_vtable report_vtable[] = {
         SD_BUS_VTABLE_START(0),
         SD_BUS_METHOD_WITH_ARGS("ReportResult", SD_BUS_ARGS("s", run, "u", attempt, "s", result), SD_BUS_NO_RESULT,
@@ -266,6 +318,24 @@ const sd_bus_vtable report_vtable[] = {
         SD_BUS_METHOD_WITH_ARGS("CommitArtifact",
                                 SD_BUS_ARGS("s", run, "u", attempt, "s", name, "t", size, "s", content_type),
                                 SD_BUS_NO_RESULT, method_commit_artifact, SD_BUS_VTABLE_UNPRIVILEGED),
+        SD_BUS_METHOD_WITH_ARGS("OpenArtifact", SD_BUS_ARGS("s", run, "u", attempt, "s", name),
+                                SD_BUS_RESULT("h", fd, "t", size, "s", content_type), method_report_open_artifact,
+                                SD_BUS_VTABLE_UNPRIVILEGED),
+        SD_BUS_METHOD_WITH_ARGS("ReportUsage",
+                                SD_BUS_ARGS("s", run, "u", attempt, "s", key, "t", amount, "s", description),
+                                SD_BUS_RESULT("b", fresh), method_report_usage, SD_BUS_VTABLE_UNPRIVILEGED),
+        SD_BUS_METHOD_WITH_ARGS("GetSession", SD_BUS_ARGS("s", run, "u", attempt),
+                                SD_BUS_RESULT("s", content_type, "s", tag, "ay", data), method_get_session,
+                                SD_BUS_VTABLE_UNPRIVILEGED),
+        SD_BUS_METHOD_WITH_ARGS("PutSession",
+                                SD_BUS_ARGS("s", run, "u", attempt, "s", content_type, "s", match, "ay", data),
+                                SD_BUS_RESULT("s", tag), method_put_session, SD_BUS_VTABLE_UNPRIVILEGED),
+        SD_BUS_METHOD_WITH_ARGS("GetRun", SD_BUS_ARGS("s", run, "u", attempt, "s", id), SD_BUS_RESULT("s", document),
+                                method_get_run_document, SD_BUS_VTABLE_UNPRIVILEGED),
+        SD_BUS_METHOD_WITH_ARGS("RequestApproval",
+                                SD_BUS_ARGS("s", run, "u", attempt, "s", id, "s", service, "s", method, "s", path, "t",
+                                            timeout_usec),
+                                SD_BUS_RESULT("b", granted), method_request_approval, SD_BUS_VTABLE_UNPRIVILEGED),
         SD_BUS_VTABLE_END
 };
 

@@ -58,6 +58,8 @@ static int fill_live(Run *run) {
         l->limits.artifact_bytes = limits->artifact_size;
         l->limits.artifacts = limits->artifacts;
         l->limits.log_bytes = limits->log;
+        if (run->definition->proxy && strv_copy(run->definition->proxy, &l->proxy) < 0)
+                return -ENOMEM;
         if (free_and_strdup(&l->user, run->row->user) < 0 || free_and_strdup(&l->agent, run->row->agent) < 0 ||
             free_and_strdup(&l->session, run->row->session) < 0)
                 return -ENOMEM;

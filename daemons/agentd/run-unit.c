@@ -132,6 +132,8 @@ static int append_environment(sd_bus_message *m, const Run *run) {
                         return -ENOMEM;
                 TRY(strv_extend(&env, e));
         }
+        if (run->definition->proxy)
+                TRY(strv_extend(&env, "AGENT_PROXY=http://127.0.0.1:8378"));
         /* An agent of kind command gets its own variables from the runner. */
         if (run->definition->kind == AGENT_EXEC)
                 for (char **e = run->definition->environment; e && *e; e++)
@@ -168,6 +170,14 @@ static int append_binds(sd_bus_message *m, const Run *run, bool check) {
                 if (!source)
                         return -ENOMEM;
                 TRY(sd_bus_message_append(m, "(ssbt)", source, f->path, 0, UINT64_C(0)));
+        }
+        {
+                _cleanup_free_ char *socket = strprintf("%s/bridge.sock", dir);
+
+                if (!socket)
+                        return -ENOMEM;
+                /* Not there yet where the same is set up for a check of the runner. */
+                TRY(sd_bus_message_append(m, "(ssbt)", socket, "/run/agent-bridge.sock", 1, UINT64_C(0)));
         }
         TRY(sd_bus_message_close_container(m));
         TRY(sd_bus_message_close_container(m));

@@ -408,12 +408,34 @@ static int on_registered(sd_bus_message *m, void *userdata, sd_bus_error *error)
 }
 
 static void run_register(Run *run) {
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
+        _cleanup_close_ int local = -EBADF, proxy = -EBADF;
         int r;
 
         run->phase = RUN_PHASE_REGISTER;
-        r = sd_bus_call_method_async(run->manager->bus, &run->bridge_slot, "org.agentd1.Bridge", "/org/agentd1/Bridge",
-                                     "org.agentd1.Bridge", "RegisterRun", on_registered, run, "sh", run->row->id,
-                                     run->listener_fd);
+        r = run_open_socket(run, &local);
+        if (r >= 0)
+                r = run_open_proxy(run, &proxy);
+        if (r < 0) {
+                run_fail(run, "listen", r, NULL);
+                return;
+        }
+        r = sd_bus_message_new_method_call(run->manager->bus, &m, "org.agentd1.Bridge", "/org/agentd1/Bridge",
+                                           "org.agentd1.Bridge", "RegisterRun");
+        if (r >= 0)
+                r = sd_bus_message_append(m, "s", run->row->id);
+        if (r >= 0)
+                r = sd_bus_message_open_container(m, 'a', "(sh)");
+        if (r >= 0)
+                r = sd_bus_message_append(m, "(sh)", "http", run->listener_fd);
+        if (r >= 0)
+                r = sd_bus_message_append(m, "(sh)", "unix", local);
+        if (r >= 0 && proxy >= 0)
+                r = sd_bus_message_append(m, "(sh)", "proxy", proxy);
+        if (r >= 0)
+                r = sd_bus_message_close_container(m);
+        if (r >= 0)
+                r = sd_bus_call_async(run->manager->bus, &run->bridge_slot, m, on_registered, run, 0);
         if (r < 0)
                 run_fail(run, "register", r, NULL);
 }

@@ -106,6 +106,9 @@ int run_write_files(Run *run, char **ret_error);                 /* run-files.c:
 int run_open_exit_record(const Run *run);                        /* run-files.c: a file that agent-init writes to */
 void run_read_exit_record(const Run *run, UnitResult *u);        /* run-files.c: corrects PID 1's word, see there */
 void run_remove_live(Manager *m, const char *id);                /* run-files.c */
+/* run-socket.c: the listeners beside the one that the worker makes, each listening; negative where there is none. */
+int run_open_socket(const Run *run, int *ret);
+int run_open_proxy(const Run *run, int *ret);
 int run_receipt(Manager *m, const StoreRun *row, const Run *run, const RunEnd *end, uint64_t finished_usec,
                 char **ret);                                     /* receipt.c */
 /* run-judge.c; DEFINITION is NULL where it cannot be read any more */

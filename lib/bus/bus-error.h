@@ -37,6 +37,9 @@
 #define BUS_ERROR_NOT_FREEZABLE "org.agentd1.Error.NotFreezable"
 #define BUS_ERROR_TOO_MANY_OPERATIONS "org.agentd1.Error.TooManyOperations"
 #define BUS_ERROR_NO_SUCH_ARTIFACT "org.agentd1.Error.NoSuchArtifact"
+#define BUS_ERROR_NO_SUCH_SESSION "org.agentd1.Error.NoSuchSession"
+#define BUS_ERROR_SESSION_CHANGED "org.agentd1.Error.SessionChanged"
+#define BUS_ERROR_NO_SUCH_APPROVAL "org.agentd1.Error.NoSuchApproval"
 #define BUS_ERROR_NO_SUCH_CREDENTIAL "org.agentd1.Error.NoSuchCredential"
 #define BUS_ERROR_INVALID_CREDENTIAL "org.agentd1.Error.InvalidCredential"
 

@@ -39,6 +39,12 @@ typedef struct StoreOps {
         int (*artifact_commit)(Store *s, const char *id, unsigned attempt, const char *name, uint64_t size,
                                const char *content_type);
         int (*artifacts)(Store *s, const char *id, StoreArtifactCallback callback, void *userdata);
+        int (*usage_add)(Store *s, const char *id, unsigned attempt, const char *key, uint64_t amount,
+                         const char *description, uint64_t max);
+        int (*usages)(Store *s, const char *id, StoreUsageCallback callback, void *userdata);
+        int (*session_get)(Store *s, const char *user, const char *agent, const char *session, StoreSession **ret);
+        int (*session_put)(Store *s, const char *user, const char *agent, const char *session,
+                           const StoreSession *state, uint64_t expected_rev, uint64_t *ret_rev);
 
         int (*agent_add)(Store *s, const StoreAgent *agent, const StoreGeneration *first);
         int (*agent_update)(Store *s, const char *user, const char *name, const char *definition,

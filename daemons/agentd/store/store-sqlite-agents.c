@@ -86,6 +86,10 @@ int sq_agent_remove(Store *s, const char *user, const char *name) {
                 return r;
         if (unfinished > 0)
                 return -EBUSY;
+        /* An agent of the same name that is made later is another agent. */
+        r = sq_run(q, "DELETE FROM sessions WHERE lane_id = (SELECT lane_id FROM agents WHERE id = ?)", "u", agent);
+        if (r < 0)
+                return r;
         r = sq_run(q, "DELETE FROM agents WHERE id = ?", "u", agent);
         if (r < 0)
                 return r;

@@ -236,9 +236,32 @@ static const char schema_2[] =
         "  PRIMARY KEY (environment, own)"
         ") STRICT, WITHOUT ROWID;";
 
+/* What the bridge keeps for runs. */
+static const char schema_3[] =
+        "CREATE TABLE sessions ("
+        "  id INTEGER PRIMARY KEY,"
+        "  lane_id INTEGER NOT NULL REFERENCES lanes (id),"
+        "  session TEXT NOT NULL,"
+        "  rev INTEGER NOT NULL,"
+        "  content_type TEXT NOT NULL,"
+        "  data BLOB NOT NULL,"
+        "  changed_usec INTEGER NOT NULL,"
+        "  UNIQUE (lane_id, session)"
+        ") STRICT;"
+        "CREATE TABLE usages ("
+        "  id INTEGER PRIMARY KEY,"
+        "  seq INTEGER NOT NULL REFERENCES runs (seq) ON DELETE CASCADE,"
+        "  key TEXT NOT NULL,"
+        "  amount INTEGER NOT NULL CHECK (amount > 0),"
+        "  description TEXT NOT NULL,"
+        "  created_usec INTEGER NOT NULL,"
+        "  UNIQUE (seq, key)"
+        ") STRICT;";
+
 static const char *const migrations[] = {
         schema_1,
         schema_2,
+        schema_3,
 };
 
 static int exec(SqliteStore *q, const char *sql) {

@@ -309,6 +309,10 @@ static const StoreOps sqlite_ops = {
         .artifact_begin = sq_artifact_begin,
         .artifact_commit = sq_artifact_commit,
         .artifacts = sq_artifacts,
+        .usage_add = sq_usage_add,
+        .usages = sq_usages,
+        .session_get = sq_session_get,
+        .session_put = sq_session_put,
 
         .agent_add = sq_agent_add,
         .agent_update = sq_agent_update,

@@ -140,6 +140,13 @@ int sq_artifact_commit(Store *s, const char *id, unsigned attempt, const char *n
                        const char *content_type);
 int sq_artifacts(Store *s, const char *id, StoreArtifactCallback callback, void *userdata);
 
+int sq_usage_add(Store *s, const char *id, unsigned attempt, const char *key, uint64_t amount, const char *description,
+                 uint64_t max);
+int sq_usages(Store *s, const char *id, StoreUsageCallback callback, void *userdata);
+int sq_session_get(Store *s, const char *user, const char *agent, const char *session, StoreSession **ret);
+int sq_session_put(Store *s, const char *user, const char *agent, const char *session, const StoreSession *state,
+                   uint64_t expected_rev, uint64_t *ret_rev);
+
 int sq_agent_add(Store *s, const StoreAgent *agent, const StoreGeneration *first);
 int sq_agent_update(Store *s, const char *user, const char *name, const char *definition, uint64_t concurrency);
 int sq_agent_remove(Store *s, const char *user, const char *name);

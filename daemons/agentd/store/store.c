@@ -398,6 +398,40 @@ int store_artifacts(Store *s, const char *id, StoreArtifactCallback callback, vo
         return id_is_invalid(id) ? -ENOENT : s->ops->artifacts(s, id, callback, userdata);
 }
 
+int store_usage_add(Store *s, const char *id, unsigned attempt, const char *key, uint64_t amount,
+                    const char *description, uint64_t max) {
+        if (id_is_invalid(id))
+                return -ENOENT;
+        if (!token_name_is_valid(key) || amount == 0 || amount > INT64_MAX)
+                return -EINVAL;
+        return s->ops->usage_add(s, id, attempt, key, amount, strempty(description), MIN(max, (uint64_t) INT64_MAX));
+}
+
+int store_usages(Store *s, const char *id, StoreUsageCallback callback, void *userdata) {
+        return id_is_invalid(id) ? -ENOENT : s->ops->usages(s, id, callback, userdata);
+}
+
+StoreSession *store_session_free(StoreSession *v) {
+        if (!v)
+                return NULL;
+        free(v->content_type);
+        free(v->data);
+        return mfree(v);
+}
+
+int store_session_get(Store *s, const char *user, const char *agent, const char *session, StoreSession **ret) {
+        return token_name_is_valid(session) ? s->ops->session_get(s, user, agent, session, ret) : -ENOENT;
+}
+
+int store_session_put(Store *s, const char *user, const char *agent, const char *session, const StoreSession *state,
+                      uint64_t expected_rev, uint64_t *ret_rev) {
+        if (!token_name_is_valid(session))
+                return -EINVAL;
+        if (state->size > STORE_SESSION_SIZE_MAX)
+                return -E2BIG;
+        return s->ops->session_put(s, user, agent, session, state, expected_rev, ret_rev);
+}
+
 /* ---- agents and their generations ---- */
 
 int store_agent_add(Store *s, const StoreAgent *agent, const StoreGeneration *first) {

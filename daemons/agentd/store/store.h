@@ -42,6 +42,9 @@
 #define STORE_BLOB_MAX (16U * 1024U * 1024U)
 #define STORE_CALLS_MAX 10000U   /* bridged calls kept for one run */
 #define STORE_CALL_SIZE_MAX 16384U
+#define STORE_USAGES_MAX 1000U   /* deductions of one run */
+#define STORE_SESSION_SIZE_MAX (1024U * 1024U)
+#define STORE_SESSIONS_MAX 10000U /* of one agent */
 #define STORE_LIST_MAX 1000U     /* rows of one page */
 
 typedef struct Store Store;
@@ -323,6 +326,31 @@ int store_artifact_commit(Store *s, const char *id, unsigned attempt, const char
                           const char *content_type);
 typedef int (*StoreArtifactCallback)(const StoreArtifact *artifact, void *userdata);
 int store_artifacts(Store *s, const char *id, StoreArtifactCallback callback, void *userdata); /* committed, by name */
+
+/* A deduction by the agent's own code, in micro-credits. 1 stored; 0 this key is there already with this amount, -EEXIST
+ * with another. -EDQUOT: the run's sum would exceed MAX, or STORE_USAGES_MAX. -ESTALE, -EALREADY as above. */
+int store_usage_add(Store *s, const char *id, unsigned attempt, const char *key, uint64_t amount,
+                    const char *description, uint64_t max);
+typedef int (*StoreUsageCallback)(const char *key, uint64_t amount, const char *description, uint64_t created_usec,
+                                  void *userdata);
+int store_usages(Store *s, const char *id, StoreUsageCallback callback, void *userdata); /* in order of arrival */
+
+/* What a session's next run can read. It goes with its agent. */
+typedef struct StoreSession {
+        uint64_t rev; /* from 1 */
+        char *content_type;
+        char *data;
+        size_t size;
+} StoreSession;
+
+StoreSession *store_session_free(StoreSession *v);
+DEFINE_CLEANUP(StoreSession *, store_session_free);
+/* -ENOENT where nothing was put yet. */
+int store_session_get(Store *s, const char *user, const char *agent, const char *session, StoreSession **ret);
+/* EXPECTED_REV: what it is to replace (0: nothing), STORE_UNKNOWN: whatever there is; -EEXIST where that is not so.
+ * -E2BIG beyond STORE_SESSION_SIZE_MAX, -EDQUOT beyond STORE_SESSIONS_MAX of one agent. Repeating it is no error. */
+int store_session_put(Store *s, const char *user, const char *agent, const char *session, const StoreSession *state,
+                      uint64_t expected_rev, uint64_t *ret_rev);
 
 /* ---- agents, generations, heads ---- */
 
