@@ -200,7 +200,8 @@ def find_any_socket_file():
         for name in files:
             path = f"{top}/{name}"
             try:
-                if os.lstat(path).st_mode & 0o170000 == 0o140000:
+                # The bridge's is the only one: it asks for the run's token, as on TCP.
+                if os.lstat(path).st_mode & 0o170000 == 0o140000 and path != "/run/agent-bridge.sock":
                     return path
             except OSError:
                 pass

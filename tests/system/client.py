@@ -75,18 +75,12 @@ class Agentd:
 
     def __init__(self):
         dbus.mainloop.glib.DBusGMainLoop(set_as_default=True)
+        self.bus = dbus.bus.BusConnection(dbus.bus.BusConnection.TYPE_SYSTEM)
         self.context = GLib.MainContext.default()
         self.finished_runs = {}
         self.finished_operations = {}
         self.changes = {}  # object path: number of PropertiesChanged
         self.owners = 0  # changes of the name's owner
-        self.connect()
-
-    def connect(self):
-        """To the bus; again where that was restarted."""
-        self.bus = dbus.bus.BusConnection(dbus.bus.BusConnection.TYPE_SYSTEM)
-        self.bus.set_exit_on_disconnect(False)
-        self.owners += 1
         # Matches are on interface and path, not on the sender, so agentd may be restarted meanwhile.
         self.bus.add_signal_receiver(self._run_finished, "RunFinished", MANAGER, None, MANAGER_PATH)
         self.bus.add_signal_receiver(self._operation_finished, "OperationFinished", MANAGER, None, MANAGER_PATH)
@@ -139,7 +133,7 @@ class Agentd:
 
     def finish(self, path, timeout=DEADLINE):
         """Waits for the end of a run as a client is told to (org.agentd1(5)); returns (result, message)."""
-        seen = None  # it may be over already, and agentd another one since
+        seen = self.owners
 
         def over():
             nonlocal seen

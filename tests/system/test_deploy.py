@@ -10,7 +10,7 @@ import threading
 import pytest
 
 import inside
-from client import DEADLINE, run, show, systemctl, wait_until
+from client import DEADLINE, show, systemctl, wait_until
 
 UNITS = ("agentd.service", "agent-bridged.service", "agent-credentiald.service")
 
@@ -202,26 +202,6 @@ def test_reload_of_the_manager_while_runs_are_made(agentd, make_agent):
     for path in paths:
         result, message = agentd.finish(path)
         assert (result, agentd.receipt(path)["attempts"]) == ("exit-code", 1), message
-
-
-def test_the_bus_is_restarted(agentd, make_agent, gate_service, upstream, unique):
-    """agentd ends with the bus, comes back with it, and knows its runs."""
-    name = unique("gate")
-    gate = upstream.gate(name)
-    agent = make_agent(inside.COMMAND, kind="command", services=[gate_service])
-    path = agentd.execute(agent, inside.PRELUDE + f"""
-patient("GET", "/v1/services/{gate_service}/gate/{name}")
-say(patient("GET", "/v1/run")[0])
-""")
-    gate.arrived(1)
-    systemctl("restart", "dbus.service")
-    wait_until(lambda: run("busctl", "--timeout=5", "get-property", "org.freedesktop.systemd1", "/org/freedesktop/systemd1",
-                           "org.freedesktop.systemd1.Manager", "Version", check=False).returncode == 0, "PID 1 on the bus")
-    agentd.connect()
-    assert str(agentd.get(path, "State")) == "running"
-    gate.open()
-    assert agentd.finish(path)[0] == "success" and agentd.result(path)["output"] == 200
-    assert agentd.receipt(path)["attempts"] == 1
 
 
 def test_a_token_outlives_a_restart(agentd, make_agent, gate_service, upstream, unique):
