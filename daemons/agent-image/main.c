@@ -16,6 +16,7 @@
 #include "basic/log.h"
 #include "basic/string-util.h"
 #include "build.h"
+#include "carry.h"
 #include "diff.h"
 #include "erofs.h"
 #include "finish.h"
@@ -26,7 +27,8 @@
 #include "unpack.h"
 
 typedef struct Arguments {
-        const char *staging, *out, *upper, *mirror, *from, *to, *raw;
+        const char *staging, *out, *upper, *mirror, *from, *to, *raw, *config, *name;
+        char **layer_files;
         uint64_t raw_base;
         char **packages;
         UnpackLimits limits;
@@ -37,7 +39,9 @@ static int usage(void) {
               "       agent-image build  --staging DIR --out FILE [--mirror URL] [--packages NAME…]\n"
               "       agent-image runner --staging DIR --out FILE [--max-size BYTES] [--max-entries N] (--from DIR | < TAR)\n"
               "       agent-image freeze --staging DIR --out FILE --upper DIR [--raw DIR --raw-base UID]\n"
-              "       agent-image diff   --staging DIR --out FILE --from DIR --to DIR <> RESULT\n", stderr);
+              "       agent-image diff   --staging DIR --out FILE --from DIR --to DIR <> RESULT\n"
+              "       agent-image export --staging DIR --out FILE --config FILE --name NAME --layer FILE… > ARCHIVE (stdin)\n"
+              "       agent-image import-environment --staging DIR --out FILE < ARCHIVE\n", stderr);
         return report_error(0, "InvalidOption", "agent-image was called with wrong arguments");
 }
 
@@ -48,7 +52,8 @@ static int parse(int argc, char *argv[], Arguments *a) {
                 { "packages",    required_argument, NULL, 'p' }, { "max-size",    required_argument, NULL, 'b' },
                 { "max-entries", required_argument, NULL, 'e' }, { "from",        required_argument, NULL, 'f' },
                 { "to",          required_argument, NULL, 't' }, { "raw",         required_argument, NULL, 'r' },
-                { "raw-base",    required_argument, NULL, 'B' }, {}
+                { "raw-base",    required_argument, NULL, 'B' }, { "config",      required_argument, NULL, 'c' },
+                { "name",        required_argument, NULL, 'n' }, { "layer",       required_argument, NULL, 'l' }, {}
         };
         int c, r = 0;
 
@@ -62,6 +67,15 @@ static int parse(int argc, char *argv[], Arguments *a) {
                         break;
                 case 'u':
                         a->upper = optarg;
+                        break;
+                case 'c':
+                        a->config = optarg;
+                        break;
+                case 'n':
+                        a->name = optarg;
+                        break;
+                case 'l':
+                        r = strv_extend(&a->layer_files, optarg);
                         break;
                 case 'r':
                         a->raw = optarg;
@@ -138,6 +152,48 @@ static int build(const Arguments *a, const char *tree, int root, int64_t started
         return 0;
 }
 
+/* A directory below staging for the parts of an archive. */
+static int make_spool(const Arguments *a, char **ret_path, int *ret_fd) {
+        _cleanup_free_ char *path = strprintf("%s/blobs", a->staging);
+        int fd;
+
+        if (!path)
+                return report_errno(-ENOMEM, "Starting");
+        if (mkdir(path, 0700) < 0 || (fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW)) < 0)
+                return report_errno(-errno, "Making the staging directory");
+        *ret_path = TAKE_PTR(path);
+        *ret_fd = fd;
+        return 0;
+}
+
+static int import_image(const Arguments *a, int root, int64_t *ret_newest) {
+        _cleanup_close_ int spool = -EBADF;
+        _cleanup_free_ char *path = NULL;
+        int r;
+
+        r = make_spool(a, &path, &spool);
+        if (r < 0)
+                return r;
+        r = unpack_image(STDIN_FILENO, root, spool, &a->limits, ret_newest);
+        (void) rm_rf_at(AT_FDCWD, path);
+        return r;
+}
+
+/* What was laid out stays in staging for agentd, which takes it from there. */
+static int import_environment(const Arguments *a) {
+        _cleanup_close_ int spool = -EBADF;
+        char config[DIGEST_LEN + 1];
+        _cleanup_free_ char *path = NULL;
+        int r;
+
+        r = make_spool(a, &path, &spool);
+        if (r >= 0)
+                r = carry_import(STDIN_FILENO, spool, path, &a->limits, config);
+        if (r >= 0)
+                report_result(config, 0, 0);
+        return r;
+}
+
 static int make_image(const Arguments *a, bool import) {
         _cleanup_free_ char *tree = NULL;
         _cleanup_close_ int root = -EBADF;
@@ -149,7 +205,7 @@ static int make_image(const Arguments *a, bool import) {
         r = make_tree(a, &tree, &root);
         if (r < 0)
                 return r;
-        r = import ? unpack_tar(STDIN_FILENO, root, &a->limits, &newest) : build(a, tree, root, started, &newest);
+        r = import ? import_image(a, root, &newest) : build(a, tree, root, started, &newest);
         if (r >= 0)
                 entries = finish_image(root, started, newest);
         if (r >= 0 && entries < 0)
@@ -258,11 +314,17 @@ int main(int argc, char *argv[]) {
                         r = make_runner(&a);
                 else if (streq(verb, "freeze"))
                         r = freeze(&a);
+                else if (streq(verb, "export"))
+                        r = a.config && a.name && a.layer_files ?
+                                carry_export(STDIN_FILENO, a.config, a.layer_files, a.name) : usage();
+                else if (streq(verb, "import-environment"))
+                        r = import_environment(&a);
                 else if (streq(verb, "diff"))
                         r = diff(&a);
                 else
                         r = usage();
         }
         strv_free(a.packages);
+        strv_free(a.layer_files);
         return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }

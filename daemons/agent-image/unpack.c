@@ -5,10 +5,13 @@
  */
 #include <archive.h>
 #include <archive_entry.h>
+#include <dirent.h>
 #include <sys/xattr.h>
 
 #include "basic/fs-util.h"
+#include "basic/strmap.h"
 #include "basic/string-util.h"
+#include "oci.h"
 #include "report.h"
 #include "tree.h"
 #include "unpack.h"
@@ -25,7 +28,9 @@ typedef struct DirMeta {
 } DirMeta;
 
 typedef struct Unpack {
-        int root;
+        int root, spool;
+        bool layer;   /* it goes on top of others: whiteouts are carried out */
+        StrMap *seen; /* paths of this layer, as keys of themselves */
         const UnpackLimits *limits;
         uint64_t bytes, entries;
         int64_t newest;
@@ -120,11 +125,17 @@ static int set_xattrs(int fd, struct archive_entry *e, const char *path) {
 }
 
 /* Makes room for a new entry that is no directory. */
-static int clear_place(int parent, const char *name, const char *path) {
+static int clear_place(const Unpack *u, int parent, const char *name, const char *path) {
+        int r;
+
         if (unlinkat(parent, name, 0) >= 0 || errno == ENOENT)
                 return 0;
         if (errno == EISDIR && unlinkat(parent, name, AT_REMOVEDIR) >= 0)
                 return 0;
+        if ((errno == ENOTEMPTY || errno == EEXIST) && u->layer && !strmap_get(u->seen, path)) {
+                r = rm_rf_at(parent, name); /* of the layers below */
+                return r < 0 ? failed(r, path) : 0;
+        }
         if (errno == ENOTEMPTY || errno == EEXIST)
                 return refuse(path, "a directory of that name has content already");
         return failed(-errno, path);
@@ -182,7 +193,7 @@ static int unpack_file(Unpack *u, struct archive *a, struct archive_entry *e, in
                 return report_error(0, "ImageTooLarge",
                                     "The image's files are larger than is allowed (%" PRIu64 " bytes)",
                                     u->limits->bytes_max);
-        r = clear_place(parent, name, path);
+        r = clear_place(u, parent, name, path);
         if (r < 0)
                 return r;
         fd = openat(parent, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -231,14 +242,14 @@ static int unpack_hardlink(Unpack *u, struct archive_entry *e, int parent, const
                 return refuse(path, "it is a hard link to a directory");
         if (fstatat(parent, name, &old, AT_SYMLINK_NOFOLLOW) >= 0 && old.st_ino == st.st_ino && old.st_dev == st.st_dev)
                 return 0; /* to itself */
-        r = clear_place(parent, name, path);
+        r = clear_place(u, parent, name, path);
         if (r < 0)
                 return r;
         return linkat(from, from_name, parent, name, 0) < 0 ? failed(-errno, path) : 0;
 }
 
 /* Symlinks and FIFOs: no fd to be had without side effects, so by name. */
-static int unpack_special(struct archive_entry *e, int parent, const char *name, const char *path) {
+static int unpack_special(Unpack *u, struct archive_entry *e, int parent, const char *name, const char *path) {
         struct timespec times[2] = { { .tv_nsec = UTIME_OMIT }, entry_mtime(e) };
         const char *target = archive_entry_symlink(e);
         bool link = archive_entry_filetype(e) == AE_IFLNK;
@@ -251,7 +262,7 @@ static int unpack_special(struct archive_entry *e, int parent, const char *name,
         r = entry_owner(e, path, &uid, &gid);
         if (r < 0)
                 return r;
-        r = clear_place(parent, name, path);
+        r = clear_place(u, parent, name, path);
         if (r < 0)
                 return r;
         if ((link ? symlinkat(target, parent, name) : mkfifoat(parent, name, 0600)) < 0)
@@ -299,7 +310,7 @@ static int unpack_directory(Unpack *u, struct archive_entry *e, const char *path
                 if (parent < 0)
                         return failed(parent, path);
                 if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) >= 0) {
-                        if (S_ISLNK(st.st_mode))
+                        if (S_ISLNK(st.st_mode) && !(u->layer && !strmap_get(u->seen, path)))
                                 return failed(-ELOOP, path);
                         if (!S_ISDIR(st.st_mode) && unlinkat(parent, name, 0) < 0)
                                 return failed(-errno, path);
@@ -319,6 +330,103 @@ static bool is_below_dev(const char *path) {
         return startswith(path, "dev/") != NULL;
 }
 
+/* --- layers on top of others ------------------------------------------------------------------------------------ */
+
+static int note_seen(Unpack *u, const char *path) {
+        char *k;
+        int r;
+
+        if (strmap_get(u->seen, path))
+                return 0;
+        k = strdup(path);
+        r = k ? strmap_put(u->seen, k, k) : -ENOMEM;
+        if (r < 0)
+                free(k);
+        return r < 0 ? report_errno(r, "Unpacking") : 0;
+}
+
+static void forget_seen(Unpack *u) {
+        char *k;
+
+        while (u->seen && (k = strmap_first(u->seen))) {
+                strmap_remove(u->seen, k);
+                free(k);
+        }
+        u->seen = strmap_free(u->seen);
+}
+
+/* Removes what layers below have put into the directory PATH; what this one has put there stays. */
+static int clear_lower(Unpack *u, const char *path, unsigned depth) {
+        struct dirent *de;
+        int fd, r = 0;
+        DIR *d;
+
+        if (depth > 1024)
+                return failed(-ELOOP, path);
+        fd = tree_open(u->root, path, O_RDONLY | O_DIRECTORY);
+        if (fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP)
+                return 0;
+        if (fd < 0)
+                return failed(fd, path);
+        d = fdopendir(fd);
+        if (!d) {
+                close(fd);
+                return report_errno(-ENOMEM, "Unpacking");
+        }
+        while (r >= 0 && (de = readdir(d))) {
+                _cleanup_free_ char *child = NULL;
+
+                if (streq(de->d_name, ".") || streq(de->d_name, ".."))
+                        continue;
+                child = isempty(path) ? strdup(de->d_name) : strprintf("%s/%s", path, de->d_name);
+                if (!child)
+                        r = report_errno(-ENOMEM, "Unpacking");
+                else if (strmap_get(u->seen, child))
+                        r = clear_lower(u, child, depth + 1);
+                else {
+                        r = rm_rf_at(dirfd(d), de->d_name);
+                        if (r < 0)
+                                r = failed(r, child);
+                }
+        }
+        closedir(d);
+        return r;
+}
+
+/* 1: it was one, and is carried out. */
+static int unpack_whiteout(Unpack *u, const char *path) {
+        const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *gone = startswith(name, ".wh.");
+        _cleanup_free_ char *dir = slash ? strndup(path, (size_t) (slash - path)) : strdup(""), *target = NULL;
+        int r;
+
+        if (!dir)
+                return report_errno(-ENOMEM, "Unpacking");
+        if (!gone) {
+                /* With the directories it is in: they are this layer's, too. */
+                for (const char *p = path; (p = strchr(p, '/')); p++) {
+                        _cleanup_free_ char *above = strndup(path, (size_t) (p - path));
+
+                        r = above ? note_seen(u, above) : report_errno(-ENOMEM, "Unpacking");
+                        if (r < 0)
+                                return r;
+                }
+                return 0; /* itself: when it is there */
+        }
+        if (streq(gone, ".wh..opq")) {
+                r = clear_lower(u, dir, 0);
+                return r < 0 ? r : 1;
+        }
+        if (isempty(gone) || startswith(gone, ".wh.")) /* aufs' own files */
+                return isempty(gone) ? refuse(path, "it is a whiteout of nothing") : 1;
+        if (streq(gone, ".") || streq(gone, ".."))
+                return refuse(path, "it is a whiteout of a directory's own entry");
+        target = isempty(dir) ? strdup(gone) : strprintf("%s/%s", dir, gone);
+        if (!target)
+                return report_errno(-ENOMEM, "Unpacking");
+        r = strmap_get(u->seen, target) ? clear_lower(u, target, 0) : tree_remove(u->root, target);
+        return r < 0 ? failed(r, target) : 1;
+}
+
 static int unpack_entry(Unpack *u, struct archive *a, struct archive_entry *e) {
         const char *raw = archive_entry_pathname(e), *name = NULL;
         _cleanup_close_ int parent = -EBADF;
@@ -330,8 +438,11 @@ static int unpack_entry(Unpack *u, struct archive *a, struct archive_entry *e) {
         r = normalize(raw, &path);
         if (r < 0)
                 return r;
-        if (streq(path, "oci-layout"))
-                return report_error(0, "InvalidImage", "This is an OCI archive, not the tar of a root file system");
+        if (u->layer) {
+                r = unpack_whiteout(u, path);
+                if (r != 0)
+                        return MIN(r, 0);
+        }
         if (!archive_entry_hardlink(e) && archive_entry_filetype(e) == AE_IFDIR)
                 return unpack_directory(u, e, path);
         if (isempty(path))
@@ -349,7 +460,7 @@ static int unpack_entry(Unpack *u, struct archive *a, struct archive_entry *e) {
                 return unpack_file(u, a, e, parent, name, path);
         case AE_IFLNK:
         case AE_IFIFO:
-                return unpack_special(e, parent, name, path);
+                return unpack_special(u, e, parent, name, path);
         case AE_IFCHR:
         case AE_IFBLK:
                 return refuse(path, "it is a device node outside of dev/");
@@ -377,6 +488,14 @@ static int finish_directories(Unpack *u) {
         return 0;
 }
 
+static int note_entry(Unpack *u, struct archive_entry *e) {
+        _cleanup_free_ char *path = NULL;
+        int r;
+
+        r = normalize(strempty(archive_entry_pathname(e)), &path);
+        return r < 0 ? r : note_seen(u, path);
+}
+
 static int unpack_all(Unpack *u, struct archive *a) {
         for (;;) {
                 struct archive_entry *e;
@@ -396,18 +515,30 @@ static int unpack_all(Unpack *u, struct archive *a) {
                                             "The image has more files than are allowed (%" PRIu64 ")",
                                             u->limits->entries_max);
                 u->newest = MAX(u->newest, (int64_t) entry_mtime(e).tv_sec);
+                if (u->entries == 1 && u->spool >= 0 && !u->layer) {
+                        _cleanup_free_ char *path = NULL;
+
+                        r = normalize(strempty(archive_entry_pathname(e)), &path);
+                        if (r < 0)
+                                return r;
+                        if (oci_is_archive(path)) {
+                                r = oci_spool(a, e, u->spool, u->limits);
+                                return r < 0 ? r : 1;
+                        }
+                }
                 r = unpack_entry(u, a, e);
+                if (r >= 0 && u->layer)
+                        r = note_entry(u, e);
                 if (r < 0)
                         return r;
                 report_step("unpacking", u->entries);
         }
-        if (u->entries == 0)
+        if (u->entries == 0 && !u->layer)
                 return report_error(0, "InvalidImage", "The archive is empty");
         return finish_directories(u);
 }
 
-int unpack_tar(int input_fd, int root, const UnpackLimits *limits, int64_t *ret_newest) {
-        Unpack u = { .root = root, .limits = limits };
+static int unpack(Unpack *u, int input_fd) {
         struct archive *a;
         int r;
 
@@ -423,16 +554,68 @@ int unpack_tar(int input_fd, int root, const UnpackLimits *limits, int64_t *ret_
         archive_read_support_filter_lz4(a);
         archive_read_support_filter_compress(a);
         archive_read_support_format_tar(a);
+        if (u->layer)
+                archive_read_support_format_empty(a);
         /* Names are bytes. */
         (void) archive_read_set_options(a, "tar:hdrcharset=BINARY");
         if (archive_read_open_fd(a, input_fd, BLOCK_SIZE) != ARCHIVE_OK)
                 r = report_error(0, "InvalidImage", "This is no tar archive: %s", archive_error_string(a));
         else
-                r = unpack_all(&u, a);
+                r = unpack_all(u, a);
         archive_read_free(a);
-        for (size_t i = 0; i < u.n_dirs; i++)
-                free(u.dirs[i].path);
-        free(u.dirs);
+        for (size_t i = 0; i < u->n_dirs; i++)
+                free(u->dirs[i].path);
+        free(u->dirs);
+        u->dirs = NULL;
+        u->n_dirs = u->dirs_room = 0;
+        return r;
+}
+
+int unpack_tar(int input_fd, int root, const UnpackLimits *limits, int64_t *ret_newest) {
+        Unpack u = { .root = root, .spool = -EBADF, .limits = limits };
+        int r;
+
+        r = unpack(&u, input_fd);
+        if (r < 0)
+                return r;
+        *ret_newest = u.newest;
+        return 0;
+}
+
+/* The layers of an archive of an image, one on top of the other. */
+static int unpack_layers(Unpack *u) {
+        _cleanup_(oci_image_done) OciImage image = {};
+        int r;
+
+        r = oci_find_image(u->spool, &image);
+        for (size_t i = 0; r >= 0 && image.layers && image.layers[i]; i++) {
+                _cleanup_close_ int fd = -EBADF;
+
+                if (streq(image.types[i], OCI_TYPE_EROFS))
+                        return report_error(0, "InvalidImage", "This is an exported environment: agentctl env import");
+                fd = oci_open(u->spool, image.layers[i]);
+                if (fd < 0)
+                        return report_errno(fd, "Reading the archive");
+                u->layer = true;
+                u->seen = strmap_new();
+                r = u->seen ? unpack(u, fd) : report_errno(-ENOMEM, "Unpacking");
+                forget_seen(u);
+        }
+        if (r >= 0 && !image.layers)
+                return report_error(0, "InvalidImage", "The image has no layers");
+        return r;
+}
+
+int unpack_image(int input_fd, int root, int spool, const UnpackLimits *limits, int64_t *ret_newest) {
+        Unpack u = { .root = root, .spool = spool, .limits = limits };
+        int r;
+
+        r = unpack(&u, input_fd);
+        if (r > 0) {
+                u.entries = 0;
+                u.newest = 0;
+                r = unpack_layers(&u);
+        }
         if (r < 0)
                 return r;
         *ret_newest = u.newest;

@@ -2,6 +2,9 @@
 
 /* Environments: their generations, what differs between them, moving the head, and the store that keeps them. */
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include "basic/string-util.h"
 #include "exit-status.h"
 #include "format.h"
@@ -243,9 +246,11 @@ static void print_users(sd_json_variant *problem) {
 
         for (size_t i = 0; users && i < sd_json_variant_elements(users); i++) {
                 sd_json_variant *u = sd_json_variant_by_index(users, i), *head = sd_json_variant_by_key(u, "head");
-                const char *image = member(u, "image");
+                const char *image = member(u, "image"), *runner = member(u, "runner");
 
-                if (image)
+                if (runner)
+                        printf("  runner %s\n", runner);
+                else if (image)
                         printf("  image %s\n", image);
                 else
                         printf("  %s, generation %" PRIu64 "%s, %s\n", strempty(member(u, "agent")), number(u, "number"),
@@ -343,4 +348,68 @@ int verb_env_du(Client *c, int argc _unused_, char **argv _unused_) {
                 printf("All layers take %s, of which nobody needs %s.\n", format_size(number(v, "total"), total),
                        format_size(number(sd_json_variant_by_key(v, "unused"), "bytes"), unused));
         return r;
+}
+
+/* The file appears whole or not at all: agentd writes into one that gets its name at the end. */
+int verb_env_export(Client *c, int argc, char **argv) {
+        const char *file = argv[1];
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
+        _cleanup_(operation_end_done) OperationEnd end = {};
+        _cleanup_free_ char *part = NULL;
+        _cleanup_close_ int fd = -EBADF;
+        bool out = streq(file, "-");
+        int r;
+
+        if (out) {
+                if (isatty(STDOUT_FILENO))
+                        return fail_usage("An archive does not go to a terminal; name a file or pipe it on.");
+                fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+        } else {
+                part = strprintf("%s.part", file);
+                if (!part)
+                        return fail_oom();
+                fd = open(part, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+        }
+        if (fd < 0)
+                return fail_errno(-errno, "Cannot open \"%s\"", part ?: file);
+        r = client_new_call(c, &manager_target, "ExportEnvironment", &m);
+        if (r >= 0) {
+                r = sd_bus_message_append(m, "ssha{sv}", argv[0], argc > 2 ? argv[2] : "head", fd, 0);
+                if (r < 0)
+                        r = fail_errno(r, "Cannot make a message");
+        }
+        if (r >= 0)
+                r = operation_wait(c, m, argv[0], &end);
+        if (r >= 0 && end.path && end.status == STATUS_SUCCESS && part && (fsync(fd) < 0 || rename(part, file) < 0))
+                r = fail_errno(-errno, "Cannot write \"%s\"", file);
+        if (part && (r < 0 || end.status != STATUS_SUCCESS))
+                (void) unlink(part);
+        if (r < 0 || !end.path || end.status != STATUS_SUCCESS)
+                return r < 0 ? r : end.status;
+        if (!out && !client_quiet(c) && !client_json(c))
+                printf("%s\n", strempty(end.detail));
+        return STATUS_SUCCESS;
+}
+
+int verb_env_import(Client *c, int argc _unused_, char **argv) {
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
+        _cleanup_close_ int fd = -EBADF;
+        const char *file = argv[1];
+        int r;
+
+        if (streq(file, "-")) {
+                if (isatty(STDIN_FILENO))
+                        return fail_usage("An archive cannot come from a terminal; pipe it in or name a file.");
+                fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
+        } else
+                fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+        if (fd < 0)
+                return fail_errno(-errno, "Cannot open \"%s\"", file);
+        r = client_new_call(c, &manager_target, "ImportEnvironment", &m);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_append(m, "sha{sv}", argv[0], fd, 0);
+        if (r < 0)
+                return fail_errno(r, "Cannot make a message");
+        return operation_run(c, m, "The environment of", argv[0], "imported");
 }

@@ -62,6 +62,13 @@ const Verb verbs[] = {
         { "env rollback", "AGENT GENERATION", GROUP_AGENTS, 2, 2, OPTION_BIT(OPTION_EXPECTED_HEAD), verb_env_rollback,
           "Make another generation the head",
           "Live runs keep what they have. " GENERATION_DETAILS },
+        { "env export", "AGENT FILE [GENERATION]", GROUP_AGENTS, 2, 3, 0, verb_env_export,
+          "Write an environment into one file",
+          "An OCI image layout in a tar, with the layers as they are and the agent's definition; - is stdout." },
+        { "env import", "AGENT FILE", GROUP_AGENTS, 2, 2, OPTION_BIT(OPTION_NO_WAIT), verb_env_import,
+          "Take an environment from such a file",
+          "It becomes the head of AGENT, which is made after the definition in FILE where there is none; - is stdin.\n"
+          OPERATION_DETAILS },
         { "env du", NULL, GROUP_AGENTS, 0, 0, 0, verb_env_du, "Show what environments take on disk", NULL },
         { "env prune", "[AGENT]", GROUP_AGENTS, 0, 1, OPTION_BIT(OPTION_KEEP), verb_env_prune,
           "Remove what nobody needs from the store",
@@ -71,7 +78,7 @@ const Verb verbs[] = {
 
         { "image list", NULL, GROUP_IMAGES, 0, 0, 0, verb_image_list, "List images", NULL },
         { "image import", "NAME FILE", GROUP_IMAGES, 2, 2, OPTION_BIT(OPTION_NO_WAIT), verb_image_import,
-          "Import a root file system", "FILE is a tar archive, maybe compressed; - is stdin.\n" OPERATION_DETAILS },
+          "Import a root file system", "FILE is a tar archive of it, an OCI archive or one of \"docker save\", maybe compressed; - is stdin.\n" OPERATION_DETAILS },
         { "image build", "NAME [PACKAGE…]", GROUP_IMAGES, 1, 512,
           OPTION_BIT(OPTION_NO_WAIT) | OPTION_BIT(OPTION_MIRROR), verb_image_build, "Build a Debian image",
           "PACKAGEs are added to the default set.\n" OPERATION_DETAILS },

@@ -59,6 +59,8 @@ int verb_agent_update(Client *c, int argc, char **argv);
 int verb_agent_remove(Client *c, int argc, char **argv);
 int verb_env_log(Client *c, int argc, char **argv);
 int verb_env_freeze(Client *c, int argc, char **argv);
+int verb_env_export(Client *c, int argc, char **argv);
+int verb_env_import(Client *c, int argc, char **argv);
 int verb_env_edit(Client *c, int argc, char **argv);
 int verb_env_discard(Client *c, int argc, char **argv);
 int verb_env_edits(Client *c, int argc, char **argv);

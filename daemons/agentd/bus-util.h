@@ -74,6 +74,8 @@ int method_edit_environment(sd_bus_message *msg, void *userdata, sd_bus_error *e
 int method_open_edit_terminal(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_discard_edit(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_list_edits(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_export_environment(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_import_environment(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_import_image(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_build_image(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_list_images(sd_bus_message *msg, void *userdata, sd_bus_error *e);

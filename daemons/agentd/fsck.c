@@ -157,6 +157,14 @@ static int check_image(const StoreImage *i, void *userdata) {
         return r < 0 ? r : add_layer(userdata, i->digest, v);
 }
 
+static int check_runner(const StoreRunner *runner, void *userdata) {
+        _cleanup_json_ sd_json_variant *v = NULL;
+        int r;
+
+        r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("runner", runner->digest));
+        return r < 0 ? r : add_layer(userdata, runner->digest, v);
+}
+
 static int check_head(const StoreAgent *a, void *userdata) {
         return strv_extend(userdata, a->user) < 0 || strv_extend(userdata, a->name) < 0 ||
                strv_extend(userdata, a->head) < 0 ? -ENOMEM : 0;
@@ -317,6 +325,8 @@ int fsck_start(Operation *o) {
                 r = check_heads(f, user);
         if (r >= 0)
                 r = store_image_list(m->store, user, check_image, f);
+        if (r >= 0 && !user)
+                r = store_runner_list(m->store, check_runner, f);
         if (r < 0)
                 return r;
         /* Not in this turn: with nothing to check, the end would come before the caller knows of the beginning. */

@@ -73,6 +73,9 @@ const sd_bus_vtable manager_vtable[] = {
                method_open_edit_terminal),
         METHOD_NO_RESULT("DiscardEdit", ("s", agent), method_discard_edit),
         METHOD_NO_ARGS("ListEdits", ("a(ssstsb)", edits), method_list_edits),
+        METHOD("ExportEnvironment", ("s", agent, "s", generation, "h", fd, "a{sv}", options), ("o", operation),
+               method_export_environment),
+        METHOD("ImportEnvironment", ("s", agent, "h", fd, "a{sv}", options), ("o", operation), method_import_environment),
         METHOD_NO_ARGS("GetDiskUsage", ("s", document), method_get_disk_usage),
 
         METHOD("DeployRunner", ("h", tar, "a{sv}", options), ("o", operation), method_deploy_runner),

@@ -31,6 +31,8 @@ static int build_argv(const Operation *o, char ***ret) {
                 [OPERATION_BUILD_IMAGE] = "build",
                 [OPERATION_FREEZE] = "freeze",
                 [OPERATION_DIFF] = "diff",
+                [OPERATION_EXPORT] = "export",
+                [OPERATION_IMPORT_ENVIRONMENT] = "import-environment",
                 [OPERATION_DEPLOY_RUNNER] = "runner",
         };
         _cleanup_strv_free_ char **argv = NULL;
@@ -62,6 +64,21 @@ static int build_argv(const Operation *o, char ***ret) {
                         return -ENOMEM;
                 TRY(strv_extend(&argv, "--upper"));
                 TRY(strv_extend(&argv, s));
+        } else if (o->kind == OPERATION_EXPORT) {
+                s = strprintf("%s/config.json", o->staging);
+                if (!s)
+                        return -ENOMEM;
+                TRY(strv_extend(&argv, "--config"));
+                TRY(strv_extend(&argv, s));
+                TRY(strv_extend(&argv, "--name"));
+                TRY(strv_extend(&argv, o->subject));
+                for (char **l = o->holds; *l; l++) {
+                        _cleanup_free_ char *path = NULL;
+
+                        TRY(layer_store_path(o->manager->layers, *l, &path));
+                        TRY(strv_extend(&argv, "--layer"));
+                        TRY(strv_extend(&argv, path));
+                }
         } else if (o->kind == OPERATION_DIFF) {
                 static const char *const names[OPERATION_VIEWS_MAX] = { "--from", "--to" };
 

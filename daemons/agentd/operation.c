@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "async-remove.h"
+#include "basic/fs-util.h"
 #include "basic/json-util.h"
 #include "basic/string-util.h"
 #include "operation.h"
@@ -21,6 +22,8 @@ static const char *const kind_table[_OPERATION_KIND_MAX] = {
         [OPERATION_FREEZE] = "freeze",
         [OPERATION_DIFF] = "diff",
         [OPERATION_FSCK] = "fsck",
+        [OPERATION_EXPORT] = "export",
+        [OPERATION_IMPORT_ENVIRONMENT] = "import-environment",
         [OPERATION_DEPLOY_RUNNER] = "deploy-runner",
         [OPERATION_EDIT] = "edit",
 };
@@ -68,6 +71,7 @@ Operation *operation_free(Operation *o) {
         safe_close(o->output_fd);
         safe_close(o->result_fd);
         fsck_free(o->fsck);
+        carry_free(o->carry);
         if (o->edit && o->edit->operation == o)
                 o->edit->operation = NULL;
         for (size_t i = 0; i < ELEMENTSOF(o->stdio); i++)
@@ -112,9 +116,9 @@ static int on_expiry(sd_event_source *s, uint64_t usec, void *userdata) {
 /* Usually agent-image has taken its tree away itself, and what is left is a file or two: gone before the end is told. Where
  * it was killed the tree may have millions of files. */
 static void drop_staging(Operation *o) {
-        _cleanup_free_ char *tree = strprintf("%s/tree", o->staging);
+        _cleanup_free_ char *tree = strprintf("%s/tree", o->staging), *blobs = strprintf("%s/blobs", o->staging);
 
-        if (tree && access(tree, F_OK) < 0)
+        if (tree && blobs && access(tree, F_OK) < 0 && access(blobs, F_OK) < 0)
                 layer_store_drop_staging(o->manager->layers, o->staging);
         else
                 async_remove_tree(o->staging);
@@ -300,16 +304,20 @@ static void operation_judge(Operation *o) {
                 judge_session(o);
                 return;
         }
-        if (!o->unit_ok || (!o->digest && o->kind != OPERATION_DIFF)) {
+        if (!o->unit_ok || (!o->digest && o->kind != OPERATION_DIFF && o->kind != OPERATION_EXPORT)) {
                 operation_end(o, OPERATION_FAILED, o->error ?: "It ended without a result.");
                 return;
         }
-        if (o->kind == OPERATION_DIFF) {
-                operation_end(o, OPERATION_DONE, "");
+        if (o->kind == OPERATION_DIFF || o->kind == OPERATION_EXPORT) {
+                operation_end(o, OPERATION_DONE, o->kind == OPERATION_EXPORT ? o->generations[0] : "");
                 return;
         }
         operation_set_step(o, "publishing", 0);
         o->committing = true;
+        if (o->kind == OPERATION_IMPORT_ENVIRONMENT) {
+                carry_take(o);
+                return;
+        }
         r = worker_publish_layer(o->manager->worker, o->image, o->digest, on_published, o, &o->worker_slot);
         if (r < 0)
                 on_published(r, strerror(-r), o);
@@ -431,6 +439,7 @@ static Makes kind_makes(OperationKind k) {
         case OPERATION_BUILD_IMAGE:
                 return MAKES_IMAGE;
         case OPERATION_FREEZE:
+        case OPERATION_IMPORT_ENVIRONMENT:
                 return MAKES_GENERATION;
         default:
                 return MAKES_NOTHING;
@@ -528,6 +537,9 @@ static int copy_request(Operation *o, const OperationRequest *request) {
                 return -ENOMEM;
         o->deploy.state = request->deploy.state;
         o->deploy.percent = request->deploy.percent;
+        for (char *const *l = request->layers; l && *l; l++)
+                if (strv_extend(&o->holds, *l) < 0)
+                        return -ENOMEM;
         if (request->edit) {
                 OperationView *v = &o->views[0];
 
@@ -614,6 +626,12 @@ int operation_start(Manager *m, const OperationRequest *request, Operation **ret
                 r = layer_store_new_staging(m->layers, &o->staging);
                 if (r >= 0)
                         r = make_pipe(o);
+                if (r >= 0 && request->document) {
+                        _cleanup_free_ char *path = strprintf("%s/config.json", o->staging);
+
+                        r = path ? write_file_atomic(AT_FDCWD, path, request->document, strlen(request->document), 0600,
+                                                     (uid_t) -1, (gid_t) -1, 0) : -ENOMEM;
+                }
                 if (r >= 0) {
                         o->image = strprintf("%s/layer.erofs", o->staging);
                         r = o->image ? 0 : -ENOMEM;

@@ -18,6 +18,8 @@ typedef enum OperationKind {
         OPERATION_FREEZE,
         OPERATION_DIFF,
         OPERATION_FSCK,
+        OPERATION_EXPORT,
+        OPERATION_IMPORT_ENVIRONMENT,
         OPERATION_DEPLOY_RUNNER,
         OPERATION_EDIT,
         _OPERATION_KIND_MAX,
@@ -47,6 +49,7 @@ typedef struct OperationView {
 } OperationView;
 
 typedef struct Fsck Fsck;
+typedef struct Carry Carry;
 
 /* What a runner becomes that is deployed. */
 typedef struct OperationDeploy {
@@ -74,6 +77,7 @@ struct Operation {
         char **generations, **holds;
         OperationView views[OPERATION_VIEWS_MAX];
         Fsck *fsck; /* this one has no unit */
+        Carry *carry;
         OperationDeploy deploy;
         char *manifest; /* deploy: what agent-image told of the runner */
 
@@ -118,6 +122,8 @@ typedef struct OperationRequest {
         const char *holder, *term, *tty;
         char *const *command;
         const int *stdio; /* three, duplicated */
+        char *const *layers;  /* export: what goes into the archive */
+        const char *document; /* export: its configuration; also the name of a file in staging */
 } OperationRequest;
 
 /* -EUSERS: too many at once; -EALREADY: one on the same subject is under way. */
@@ -134,6 +140,10 @@ void operation_end(Operation *o, OperationState state, const char *detail);
 void operation_set_step(Operation *o, const char *step, uint64_t progress);
 int fsck_start(Operation *o);
 Fsck *fsck_free(Fsck *f);
+
+/* environment-carry.c: after the unit of an import; ends the operation. */
+void carry_take(Operation *o);
+Carry *carry_free(Carry *c);
 
 /* edit-unit.c */
 int edit_unit_properties(sd_bus_message *m, void *userdata);

@@ -282,6 +282,13 @@ static void test_generations(void) {
         assert(store_generation_remove(s, "a", "x", (char *[]) { (char *) D2, (char *) D2, NULL }) == 1);
         assert(store_generation_walk(s, "a", "x", list_generation, &of_x) == 2 && streq(of_x[0], "a/x 3 33"));
         assert(store_head_swap(s, "a", "x", 4, &(StoreGeneration) { .digest = (char *) D2 }, NULL) == -ENOENT);
+
+        assert(store_generation_add(s, "a", "x", &second) == 1 && store_generation_add(s, "a", "x", &second) == 0);
+        assert(store_generation_add(s, "a", "nobody", &second) == -ENOENT);
+        assert(store_generation_add(s, "a", "x", &first) == -EINVAL); /* without a manifest */
+        of_x = strv_free(of_x);
+        assert(store_generation_walk(s, "a", "x", list_generation, &of_x) == 3 && streq(of_x[0], "a/x 4 22") &&
+               streq(of_x[2], "a/x 1 11 head"));
 }
 
 int main(void) {

@@ -59,6 +59,7 @@ typedef struct StoreOps {
                                void *userdata);
         int (*generation_walk)(Store *s, const char *user, const char *name, StoreGenerationWalk callback,
                                void *userdata);
+        int (*generation_add)(Store *s, const char *user, const char *name, const StoreGeneration *to);
         int (*generation_remove)(Store *s, const char *user, const char *name, char *const *digests);
 
         int (*image_add)(Store *s, const StoreImage *image);

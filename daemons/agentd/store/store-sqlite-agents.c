@@ -331,6 +331,29 @@ int sq_generation_walk(Store *s, const char *user, const char *name, StoreGenera
         return r < 0 ? r : n;
 }
 
+int sq_generation_add(Store *s, const char *user, const char *name, const StoreGeneration *to) {
+        SqliteStore *q = SQLITE_STORE(s);
+        _cleanup_rollback_ SqTransaction t = {};
+        uint64_t agent, number;
+        int r;
+
+        r = sq_begin(q, &t);
+        if (r < 0)
+                return r;
+        r = agent_id(q, user, name, &agent);
+        if (r < 0)
+                return r;
+        r = sq_number(q, &number, "SELECT number FROM generations WHERE agent_id = ? AND digest = ?", "us", agent,
+                      to->digest);
+        if (r != -ENOENT)
+                return r;
+        r = add_generation(q, agent, to, sq_now());
+        if (r < 0)
+                return r;
+        r = sq_commit(&t);
+        return r < 0 ? r : 1;
+}
+
 int sq_generation_remove(Store *s, const char *user, const char *name, char *const *digests) {
         SqliteStore *q = SQLITE_STORE(s);
         _cleanup_rollback_ SqTransaction t = {};

@@ -323,6 +323,7 @@ static const StoreOps sqlite_ops = {
         .generation_get = sq_generation_get,
         .generation_list = sq_generation_list,
         .generation_walk = sq_generation_walk,
+        .generation_add = sq_generation_add,
         .generation_remove = sq_generation_remove,
 
         .image_add = sq_image_add,

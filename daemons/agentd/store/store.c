@@ -482,6 +482,10 @@ int store_generation_walk(Store *s, const char *user, const char *name, StoreGen
         return name && !user ? -EINVAL : s->ops->generation_walk(s, user, name, callback, userdata);
 }
 
+int store_generation_add(Store *s, const char *user, const char *name, const StoreGeneration *to) {
+        return !digest_is_valid(to->digest) || !to->manifest ? -EINVAL : s->ops->generation_add(s, user, name, to);
+}
+
 int store_generation_remove(Store *s, const char *user, const char *name, char *const *digests) {
         return s->ops->generation_remove(s, user, name, digests);
 }

@@ -401,6 +401,8 @@ int store_generation_list(Store *s, const char *user, const char *name, StoreGen
 /* With their manifests: all that the store knows, or those of USER's agents, or of one agent. By agent, newest first. */
 typedef int (*StoreGenerationWalk)(const char *user, const char *name, const StoreGeneration *generation, void *userdata);
 int store_generation_walk(Store *s, const char *user, const char *name, StoreGenerationWalk callback, void *userdata);
+/* Makes TO a generation of the agent without moving the head: 1; 0 where it is one already. */
+int store_generation_add(Store *s, const char *user, const char *name, const StoreGeneration *to);
 /* Forgets those of DIGESTS that the agent has, all or none; -EBUSY where one is its head. Gives their number. */
 int store_generation_remove(Store *s, const char *user, const char *name, char *const *digests);
 

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <spawn.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "basic/fs-util.h"
+#include "basic/name-util.h"
+#include "basic/string-util.h"
+#include "carry.h"
+#include "oci.h"
+#include "report.h"
+
+#define BLOCK_SIZE (256 * 1024)
+#define CONFIG_SIZE_MAX (16U << 20)
+#define LAYERS_MAX 64U
+
+/* --- out -------------------------------------------------------------------------------------------------------- */
+
+static int put_header(struct archive *a, const char *path, uint64_t size) {
+        struct archive_entry *e = archive_entry_new();
+        int r;
+
+        if (!e)
+                return report_errno(-ENOMEM, "Exporting");
+        archive_entry_set_pathname(e, path);
+        archive_entry_set_size(e, (la_int64_t) size);
+        archive_entry_set_filetype(e, AE_IFREG);
+        archive_entry_set_perm(e, 0644);
+        archive_entry_set_mtime(e, 0, 0);
+        r = archive_write_header(a, e);
+        archive_entry_free(e);
+        return r < ARCHIVE_WARN ? report_error(0, "Failed", "The archive cannot be written: %s", archive_error_string(a)) : 0;
+}
+
+static int put_data(struct archive *a, const void *data, size_t size) {
+        if (archive_write_data(a, data, size) != (la_ssize_t) size)
+                return report_error(0, "Failed", "The archive cannot be written: %s", strempty(archive_error_string(a)));
+        return 0;
+}
+
+static int put_text(struct archive *a, const char *path, const char *text) {
+        int r = put_header(a, path, strlen(text));
+
+        return r < 0 ? r : put_data(a, text, strlen(text));
+}
+
+static int put_blob(struct archive *a, const char *text, const char *digest) {
+        _cleanup_free_ char *path = strprintf("blobs/sha256/%s", oci_blob_name(digest));
+
+        return path ? put_text(a, path, text) : report_errno(-ENOMEM, "Exporting");
+}
+
+static int layer_digest(const char *path, char ret[static DIGEST_LEN + 1]) {
+        const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+
+        if (!startswith(name, "sha256-") || !endswith(name, ".erofs") || strlen(name) != DIGEST_LEN + 6)
+                return report_error(0, "InvalidOption", "That is no layer's file");
+        snprintf(ret, DIGEST_LEN + 1, "sha256:%.64s", name + 7);
+        return 0;
+}
+
+static int put_layer(struct archive *a, const char *path) {
+        _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        static uint64_t done;
+        static char buf[BLOCK_SIZE];
+        char digest[DIGEST_LEN + 1];
+        unsigned char md[EVP_MAX_MD_SIZE];
+        _cleanup_free_ char *name = NULL, *hex = NULL;
+        EVP_MD_CTX *ctx;
+        struct stat st;
+        ssize_t n = 0;
+        int r;
+
+        r = layer_digest(path, digest);
+        if (r < 0)
+                return r;
+        if (fd < 0 || fstat(fd, &st) < 0)
+                return report_errno(-errno, "Opening a layer");
+        name = strprintf("blobs/sha256/%s", oci_blob_name(digest));
+        ctx = EVP_MD_CTX_new();
+        if (!name || !ctx || EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) != 1)
+                r = report_errno(-ENOMEM, "Exporting");
+        if (r >= 0)
+                r = put_header(a, name, (uint64_t) st.st_size);
+        while (r >= 0 && (n = read(fd, buf, sizeof buf)) > 0) {
+                done += (uint64_t) n;
+                report_step("exporting", done);
+                r = EVP_DigestUpdate(ctx, buf, (size_t) n) == 1 ? put_data(a, buf, (size_t) n) :
+                                                                  report_errno(-EIO, "Exporting");
+        }
+        if (r >= 0 && n < 0)
+                r = report_errno(-errno, "Reading a layer");
+        if (r >= 0 && EVP_DigestFinal_ex(ctx, md, NULL) != 1)
+                r = report_errno(-EIO, "Exporting");
+        EVP_MD_CTX_free(ctx);
+        if (r < 0)
+                return r;
+        hex = hex_encode(md, 32);
+        if (!hex)
+                return report_errno(-ENOMEM, "Exporting");
+        return streq(hex, oci_blob_name(digest)) ? 0 :
+                report_error(0, "EnvironmentDamaged", "The layer %s is damaged; run: agentctl env fsck", digest);
+}
+
+static int describe_layers(char *const *layers, sd_json_variant **ret) {
+        int r;
+
+        for (char *const *l = layers; *l; l++) {
+                _cleanup_json_ sd_json_variant *v = NULL;
+                char digest[DIGEST_LEN + 1];
+                struct stat st;
+
+                r = layer_digest(*l, digest);
+                if (r < 0)
+                        return r;
+                if (stat(*l, &st) < 0)
+                        return report_errno(-errno, "Opening a layer");
+                if (sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("mediaType", OCI_TYPE_EROFS),
+                                   SD_JSON_BUILD_PAIR_STRING("digest", digest),
+                                   SD_JSON_BUILD_PAIR_UNSIGNED("size", (uint64_t) st.st_size)) < 0 ||
+                    sd_json_variant_append_array(ret, v) < 0)
+                        return report_errno(-ENOMEM, "Exporting");
+        }
+        return 0;
+}
+
+static int make_documents(const char *config, const char *config_digest, sd_json_variant *layers, const char *name,
+                          char **ret_manifest, char manifest_digest[static DIGEST_LEN + 1], char **ret_index) {
+        _cleanup_json_ sd_json_variant *manifest = NULL, *index = NULL;
+        int r;
+
+        r = sd_json_buildo(&manifest, SD_JSON_BUILD_PAIR_UNSIGNED("schemaVersion", 2),
+                           SD_JSON_BUILD_PAIR_STRING("mediaType", OCI_TYPE_MANIFEST),
+                           SD_JSON_BUILD_PAIR_STRING("artifactType", OCI_TYPE_ENVIRONMENT),
+                           SD_JSON_BUILD_PAIR("config", SD_JSON_BUILD_OBJECT(
+                                   SD_JSON_BUILD_PAIR_STRING("mediaType", OCI_TYPE_ENVIRONMENT_CONFIG),
+                                   SD_JSON_BUILD_PAIR_STRING("digest", config_digest),
+                                   SD_JSON_BUILD_PAIR_UNSIGNED("size", strlen(config)))),
+                           SD_JSON_BUILD_PAIR_VARIANT("layers", layers));
+        if (r >= 0)
+                r = json_format_canonical(manifest, ret_manifest);
+        if (r >= 0)
+                r = digest_bytes(*ret_manifest, strlen(*ret_manifest), manifest_digest);
+        if (r >= 0)
+                r = sd_json_buildo(&index, SD_JSON_BUILD_PAIR_UNSIGNED("schemaVersion", 2),
+                                   SD_JSON_BUILD_PAIR_STRING("mediaType", OCI_TYPE_INDEX),
+                                   SD_JSON_BUILD_PAIR("manifests", SD_JSON_BUILD_ARRAY(SD_JSON_BUILD_OBJECT(
+                                           SD_JSON_BUILD_PAIR_STRING("mediaType", OCI_TYPE_MANIFEST),
+                                           SD_JSON_BUILD_PAIR_STRING("artifactType", OCI_TYPE_ENVIRONMENT),
+                                           SD_JSON_BUILD_PAIR_STRING("digest", manifest_digest),
+                                           SD_JSON_BUILD_PAIR_UNSIGNED("size", strlen(*ret_manifest)),
+                                           SD_JSON_BUILD_PAIR("annotations", SD_JSON_BUILD_OBJECT(
+                                                   SD_JSON_BUILD_PAIR_STRING("org.opencontainers.image.ref.name", name)))))));
+        if (r >= 0)
+                r = json_format_canonical(index, ret_index);
+        return r < 0 ? report_errno(r, "Exporting") : 0;
+}
+
+static int write_archive(struct archive *a, const char *config, char *const *layers, const char *name) {
+        char config_digest[DIGEST_LEN + 1], manifest_digest[DIGEST_LEN + 1];
+        _cleanup_json_ sd_json_variant *described = NULL;
+        _cleanup_free_ char *manifest = NULL, *index = NULL;
+        int r;
+
+        r = describe_layers(layers, &described);
+        if (r >= 0 && digest_bytes(config, strlen(config), config_digest) < 0)
+                r = report_errno(-EIO, "Exporting");
+        if (r >= 0)
+                r = make_documents(config, config_digest, described, name, &manifest, manifest_digest, &index);
+        if (r >= 0)
+                r = put_text(a, "oci-layout", "{\"imageLayoutVersion\":\"1.0.0\"}");
+        if (r >= 0)
+                r = put_text(a, "index.json", index);
+        if (r >= 0)
+                r = put_blob(a, manifest, manifest_digest);
+        if (r >= 0)
+                r = put_blob(a, config, config_digest);
+        for (char *const *l = layers; r >= 0 && *l; l++)
+                r = put_layer(a, *l);
+        return r;
+}
+
+int carry_export(int out, const char *config, char *const *layers, const char *name) {
+        _cleanup_free_ char *text = NULL;
+        struct archive *a;
+        int r;
+
+        r = read_full_file_at(AT_FDCWD, config, CONFIG_SIZE_MAX, &text, NULL);
+        if (r < 0)
+                return report_errno(r, "Reading the configuration");
+        a = archive_write_new();
+        if (!a)
+                return report_errno(-ENOMEM, "Exporting");
+        archive_write_set_format_pax_restricted(a);
+        archive_write_set_bytes_per_block(a, 1 << 20);
+        archive_write_set_bytes_in_last_block(a, 1);
+        if (archive_write_open_fd(a, out) != ARCHIVE_OK)
+                r = report_error(0, "Failed", "The archive cannot be written: %s", archive_error_string(a));
+        else
+                r = write_archive(a, text, layers, name);
+        if (archive_write_close(a) != ARCHIVE_OK && r >= 0)
+                r = report_error(0, "Failed", "The archive cannot be written: %s", archive_error_string(a));
+        archive_write_free(a);
+        return r;
+}
+
+/* --- in --------------------------------------------------------------------------------------------------------- */
+
+/* The kernel will mount it: that it is what mkfs.erofs could have made is seen here first, in the sandbox. */
+static int check_erofs(const char *path) {
+        const char *argv[] = { "fsck.erofs", "-d0", path, NULL };
+        posix_spawn_file_actions_t actions;
+        int status, r;
+        pid_t pid;
+
+        r = -posix_spawn_file_actions_init(&actions);
+        if (r >= 0)
+                r = -posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+        if (r >= 0)
+                r = -posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
+        if (r >= 0)
+                r = -posix_spawnp(&pid, argv[0], &actions, NULL, (char *const *) argv, environ);
+        posix_spawn_file_actions_destroy(&actions);
+        if (r < 0)
+                return report_errno(r, "Starting fsck.erofs");
+        while (waitpid(pid, &status, 0) < 0)
+                if (errno != EINTR)
+                        return report_errno(-errno, "Waiting for fsck.erofs");
+        return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 :
+                report_error(0, "InvalidImage", "A layer in the archive is no intact EROFS image");
+}
+
+static int read_archive(struct archive *a, int spool, const UnpackLimits *limits) {
+        struct archive_entry *e;
+        const char *path;
+        int r;
+
+        do
+                r = archive_read_next_header(a, &e);
+        while (r == ARCHIVE_RETRY);
+        if (r != ARCHIVE_OK && r != ARCHIVE_WARN)
+                return report_error(0, "InvalidImage", "This is no tar archive: %s", strempty(archive_error_string(a)));
+        path = strempty(archive_entry_pathname(e));
+        while (startswith(path, "./"))
+                path += 2;
+        if (!oci_is_archive(path))
+                return report_error(0, "InvalidImage", "This is no exported environment. A root file system becomes an image: "
+                                    "agentctl image import");
+        return oci_spool(a, e, spool, limits);
+}
+
+int carry_import(int in, int spool, const char *spool_path, const UnpackLimits *limits,
+                 char ret_config[static DIGEST_LEN + 1]) {
+        _cleanup_(oci_image_done) OciImage image = {};
+        struct archive *a = archive_read_new();
+        int r;
+
+        if (!a)
+                return report_errno(-ENOMEM, "Importing");
+        archive_read_support_filter_gzip(a);
+        archive_read_support_filter_xz(a);
+        archive_read_support_filter_zstd(a);
+        archive_read_support_format_tar(a);
+        if (archive_read_open_fd(a, in, BLOCK_SIZE) != ARCHIVE_OK)
+                r = report_error(0, "InvalidImage", "This is no tar archive: %s", archive_error_string(a));
+        else
+                r = read_archive(a, spool, limits);
+        archive_read_free(a);
+        if (r >= 0)
+                r = oci_find_image(spool, &image);
+        if (r < 0)
+                return r;
+        if (!image.config || !streq(image.config_type, OCI_TYPE_ENVIRONMENT_CONFIG))
+                return report_error(0, "InvalidImage", "This is an image, not an exported environment: agentctl image import");
+        if (strv_length(image.layers) > LAYERS_MAX)
+                return report_error(0, "InvalidImage", "The environment has too many layers");
+        for (size_t i = 0; image.layers && image.layers[i]; i++) {
+                _cleanup_free_ char *path = strprintf("%s/%s", spool_path, image.layers[i]);
+
+                if (!streq(image.types[i], OCI_TYPE_EROFS))
+                        return report_error(0, "InvalidImage", "A layer of the environment is of an unknown kind");
+                report_step("checking", i + 1);
+                r = path ? check_erofs(path) : report_errno(-ENOMEM, "Importing");
+                if (r < 0)
+                        return r;
+        }
+        snprintf(ret_config, DIGEST_LEN + 1, "%s", image.config);
+        return 0;
+}
