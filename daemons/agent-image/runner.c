@@ -354,7 +354,7 @@ static int finish(int tree, int root, RunnerJson *j, sd_json_variant **ret_manif
         if (r >= 0)
                 r = make_companion(tree, "package.json", "{}\n");
         if (r >= 0)
-                r = make_companion(tree, RUNNER_BROKEN, "// No Node accepts this; see agentd's check of runners.\nlet = = ;\n");
+                r = make_companion(tree, RUNNER_BROKEN_NAME, "// No Node accepts this; see agentd's check of runners.\nlet = = ;\n");
         if (r < 0)
                 return r;
         if (fchown(root, 0, 0) < 0 || fchmod(root, 0555) < 0 || futimens(root, no_times) < 0 || fchown(tree, 0, 0) < 0 ||

@@ -17,7 +17,7 @@
 #include "basic/macro.h"
 
 #define RUNNER_SUBDIR "runner"
-#define RUNNER_BROKEN "broken.cjs"
+#define RUNNER_BROKEN_NAME "broken.cjs"
 
 /* Checks and normalises the runner that was put into TREE/runner; *ret_manifest is what agentd keeps of it (see
  * daemons/agentd/runner.h). Returns the number of entries. */

@@ -184,6 +184,52 @@ def replace_runner():
 
 
 @act
+def truncate_file_of_runner():
+    os.truncate(runner("main.cjs"), 0)
+    return 1
+
+
+@act
+def replace_file_of_runner_by_hard_link():
+    path = runner("main.cjs")
+    mine = os.path.join(os.path.dirname(os.path.dirname(path)), "mine") if not path.startswith("/opt/") else os.path.expanduser("~/mine")
+    with open(mine, "w") as f:
+        f.write("mine")
+    os.unlink(path)
+    os.link(mine, path)
+    return 1
+
+
+@act
+def move_directory_above_runner():
+    path = os.path.dirname(runner())
+    os.rename(path, path + ".old")
+    return 1
+
+
+@act
+def unmount_runner():
+    path = runner().encode()
+    if not path.startswith(b"/opt/"):
+        libc("mount", path, path, None, 4096, None)
+    libc("umount2", path, 2)  # MNT_DETACH
+    return 1
+
+
+@act
+def make_runner_writable():
+    path = runner().encode()
+    if not path.startswith(b"/opt/"):
+        libc("mount", path, path, None, 4096, None)
+    try:
+        libc("mount", None, path, None, 4096 | 32, None)  # MS_BIND | MS_REMOUNT
+    finally:
+        if not path.startswith(b"/opt/"):
+            libc("umount2", path, 2)
+    return 1
+
+
+@act
 def make_a_device():
     path = "/tmp/device"
     os.mknod(path, 0o20600, os.makedev(1, 3))

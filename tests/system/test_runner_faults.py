@@ -10,7 +10,7 @@ import dbus
 import pytest
 
 from client import MANAGER, RUNTIME, STATE, agentctl, run, show, systemctl, wait_until
-from runners import NODE, image_with, layer_file, run_once, write_runner
+from runners import NODE, files_digest, image_with, layer_file, run_once, write_runner
 
 QUARANTINED = "8c0d6c5d1f6e4d0f9a53f6a1f0f3f1c4"
 
@@ -157,6 +157,18 @@ def test_a_library_makes_another_node(agentd, runners, make_agent, agent, tmp_pa
     assert len(nodes()) == 2
 
 
+def test_what_an_image_plants_is_covered(agentd, runners, make_agent, unique, tmp_path):
+    """Neither a runner of the image's own, nor a package.json above it that would change what its scripts are."""
+    image = image_with(agentd, unique("i"), {"opt/agentd/runner/main.cjs": b"process.exit(0);", "opt/agentd/package.json": b'{"type": "module"}',
+                                             "opt/package.json": b'{"type": "module"}', "package.json": b"{broken"})
+    agent = make_agent(["/bin/true"], kind="command", image=image)
+    # Sloppy mode, which a module has not.
+    digest = runners.deploy(write_runner(tmp_path / "r", "1", files={"lib/old.js": "with ({}) { exports.x = 010; }\n"}))
+    result, message, output, receipt = run_once(agentd, agent)
+    assert result == "success", message
+    assert receipt["runner"] == digest and output["parts"] == ["1"] * 3 and output["start"] == files_digest(tmp_path / "r")
+
+
 def test_a_layer_that_cannot_be_mounted(agentd, runners, agent, tmp_path):
     before = head(agentd, agent)
     bad = runners.deploy(write_runner(tmp_path / "new", f"2-{agent}"))  # one that is not mounted yet
@@ -208,7 +220,7 @@ def checking():
 
 def slow_runner(directory):
     """Takes some seconds to check."""
-    return write_runner(directory, "2", files={f"lib/many{i}.cjs": "// nothing\n" for i in range(60)})
+    return write_runner(directory, "2", files={f"lib/many{i}.cjs": "// nothing\n" for i in range(25)})
 
 
 def test_agentd_is_killed_in_the_middle_of_a_check(agentd, runners, agent, tmp_path):
