@@ -21,6 +21,7 @@
 #include "erofs.h"
 #include "finish.h"
 #include "freeze.h"
+#include "merge.h"
 #include "report.h"
 #include "runner.h"
 #include "tree.h"
@@ -41,6 +42,7 @@ static int usage(void) {
               "       agent-image freeze --staging DIR --out FILE --upper DIR [--raw DIR --raw-base UID]\n"
               "       agent-image diff   --staging DIR --out FILE --from DIR --to DIR <> RESULT\n"
               "       agent-image export --staging DIR --out FILE --config FILE --name NAME --layer FILE… > ARCHIVE (stdin)\n"
+              "       agent-image flatten --staging DIR --out FILE --layer DIR… --from BASE\n"
               "       agent-image import-environment --staging DIR --out FILE < ARCHIVE\n", stderr);
         return report_error(0, "InvalidOption", "agent-image was called with wrong arguments");
 }
@@ -248,6 +250,32 @@ static int make_runner(const Arguments *a) {
         return r;
 }
 
+static int flatten(const Arguments *a) {
+        _cleanup_free_ char *tree = NULL;
+        _cleanup_close_ int root = -EBADF, base = -EBADF;
+        char digest[DIGEST_LEN + 1];
+        uint64_t size = 0;
+        int r;
+
+        r = a->layer_files && a->from ? make_tree(a, &tree, &root) : usage();
+        for (char **l = r >= 0 ? a->layer_files : NULL; r >= 0 && *l; l++) {
+                _cleanup_close_ int layer = open(*l, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+
+                r = layer < 0 ? report_errno(-errno, "Opening a layer") : merge_layer(layer, root);
+        }
+        if (r >= 0) {
+                base = open(a->from, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+                r = base < 0 ? report_errno(-errno, "Opening a layer") : merge_finish(root, base);
+        }
+        if (r >= 0)
+                r = erofs_make(tree, a->out, digest, &size);
+        if (tree)
+                (void) rm_rf_at(AT_FDCWD, tree);
+        if (r >= 0)
+                report_result(digest, size, 0);
+        return r;
+}
+
 static int freeze(const Arguments *a) {
         _cleanup_close_ int upper = -EBADF;
         char digest[DIGEST_LEN + 1];
@@ -317,6 +345,8 @@ int main(int argc, char *argv[]) {
                 else if (streq(verb, "export"))
                         r = a.config && a.name && a.layer_files ?
                                 carry_export(STDIN_FILENO, a.config, a.layer_files, a.name) : usage();
+                else if (streq(verb, "flatten"))
+                        r = flatten(&a);
                 else if (streq(verb, "import-environment"))
                         r = import_environment(&a);
                 else if (streq(verb, "diff"))

@@ -31,6 +31,7 @@ static int build_argv(const Operation *o, char ***ret) {
                 [OPERATION_BUILD_IMAGE] = "build",
                 [OPERATION_FREEZE] = "freeze",
                 [OPERATION_DIFF] = "diff",
+                [OPERATION_FLATTEN] = "flatten",
                 [OPERATION_EXPORT] = "export",
                 [OPERATION_IMPORT_ENVIRONMENT] = "import-environment",
                 [OPERATION_DEPLOY_RUNNER] = "runner",
@@ -63,6 +64,20 @@ static int build_argv(const Operation *o, char ***ret) {
                 if (!s)
                         return -ENOMEM;
                 TRY(strv_extend(&argv, "--upper"));
+                TRY(strv_extend(&argv, s));
+        } else if (o->kind == OPERATION_FLATTEN) {
+                for (char **l = o->views[0].layers; *l; l++) {
+                        _cleanup_free_ char *path = strprintf(AGENTD_RUNTIME_DIR "/layers/%s", *l + strlen("sha256:"));
+
+                        if (!path)
+                                return -ENOMEM;
+                        TRY(strv_extend(&argv, "--layer"));
+                        TRY(strv_extend(&argv, path));
+                }
+                s = strprintf(AGENTD_RUNTIME_DIR "/layers/%s", o->views[1].layers[0] + strlen("sha256:"));
+                if (!s)
+                        return -ENOMEM;
+                TRY(strv_extend(&argv, "--from"));
                 TRY(strv_extend(&argv, s));
         } else if (o->kind == OPERATION_EXPORT) {
                 s = strprintf("%s/config.json", o->staging);
@@ -191,5 +206,7 @@ int operation_unit_properties(sd_bus_message *m, void *userdata) {
         TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)(sv)", "MemoryMax", "t", UINT64_C(4) << 30, "MemorySwapMax", "t",
                                   UINT64_C(0), "TasksMax", "t", UINT64_C(512), "RuntimeMaxUSec", "t",
                                   o->manager->settings->image_timeout_usec, "TimeoutStopUSec", "t", 10 * USEC_PER_SEC));
+        if (o->kind == OPERATION_FLATTEN)
+                TRY(sd_bus_message_append(m, "(sv)", "Nice", "i", 15));
         return sd_bus_message_append(m, "(sv)(sv)", "OOMPolicy", "s", "kill", "LimitCORE", "t", UINT64_C(0));
 }

@@ -26,6 +26,7 @@ static const char *const kind_table[_OPERATION_KIND_MAX] = {
         [OPERATION_IMPORT_ENVIRONMENT] = "import-environment",
         [OPERATION_DEPLOY_RUNNER] = "deploy-runner",
         [OPERATION_EDIT] = "edit",
+        [OPERATION_FLATTEN] = "flatten",
 };
 
 static const char *const state_table[_OPERATION_STATE_MAX] = {
@@ -255,6 +256,7 @@ static void on_published(int error, const char *message, void *userdata) {
         else
                 r = o->kind == OPERATION_FREEZE        ? commit_freeze(o, &reason) :
                     o->kind == OPERATION_DEPLOY_RUNNER ? runner_deploy_commit(o, &reason) :
+                    o->kind == OPERATION_FLATTEN       ? flatten_commit(o, &reason) :
                                                          commit_image(o, &reason);
         if (r < 0) {
                 text = strprintf("It cannot be stored: %s.", reason ?: strerror(-r));
@@ -271,6 +273,8 @@ static void on_published(int error, const char *message, void *userdata) {
                         log_error_errno(r, "The changes that were frozen cannot be removed: %m");
         }
         operation_end(o, OPERATION_DONE, o->digest);
+        if (o->kind == OPERATION_FREEZE)
+                flatten_maybe(o->manager, o->user, o->subject);
 }
 
 /* A session is over; what it changed stays for the next one, or for a freeze. */
@@ -451,8 +455,13 @@ static int check_bounds(Manager *m, const OperationRequest *request) {
         Operation *o;
 
         for (size_t i = 0; (o = strmap_next(m->operations, &i));) {
-                if (o->state != OPERATION_RUNNING || o->kind == OPERATION_EDIT)
-                        continue; /* of sessions there is one an agent */
+                if (o->state != OPERATION_RUNNING)
+                        continue;
+                if (o->kind == OPERATION_FLATTEN && request->kind == OPERATION_FLATTEN && streq(o->user, request->user) &&
+                    streq(o->subject, request->subject))
+                        return -EALREADY;
+                if (o->kind == OPERATION_EDIT || o->kind == OPERATION_FLATTEN)
+                        continue; /* of these there is one an agent */
                 all++;
                 if (streq(o->user, request->user)) {
                         of_user++;
@@ -462,7 +471,7 @@ static int check_bounds(Manager *m, const OperationRequest *request) {
                                 return -EALREADY;
                 }
         }
-        if (request->kind == OPERATION_EDIT)
+        if (request->kind == OPERATION_EDIT || request->kind == OPERATION_FLATTEN)
                 return 0;
         return all >= m->settings->max_operations || of_user >= m->settings->max_operations_per_user ? -EUSERS : 0;
 }

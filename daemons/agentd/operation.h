@@ -22,6 +22,7 @@ typedef enum OperationKind {
         OPERATION_IMPORT_ENVIRONMENT,
         OPERATION_DEPLOY_RUNNER,
         OPERATION_EDIT,
+        OPERATION_FLATTEN, /* ours, not asked for by anybody */
         _OPERATION_KIND_MAX,
         _OPERATION_KIND_INVALID = -EINVAL,
 } OperationKind;
@@ -144,6 +145,10 @@ Fsck *fsck_free(Fsck *f);
 /* environment-carry.c: after the unit of an import; ends the operation. */
 void carry_take(Operation *o);
 Carry *carry_free(Carry *c);
+
+/* flatten.c: starts one where the stack is tall. */
+void flatten_maybe(Manager *m, const char *user, const char *agent);
+int flatten_commit(Operation *o, char **ret_error);
 
 /* edit-unit.c */
 int edit_unit_properties(sd_bus_message *m, void *userdata);

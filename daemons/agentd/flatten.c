@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * An environment that is edited again and again becomes a tall stack of layers, and each of them costs at every look-up of a file.
+ * When a stack is taller than FLATTEN_ABOVE, its layers above the image are merged into one, beside everything else and
+ * with low priority; runs see the same files before and after. Whatever goes wrong leaves the environment as it was.
+ */
+#include "basic/string-util.h"
+#include "edit.h"
+#include "environment.h"
+#include "operation.h"
+#include "run.h"
+
+#define FLATTEN_ABOVE 8U
+
+/* Those who have begun on the tall stack, and may freeze on top of it, are not to find another one. */
+static bool is_awaited(Manager *m, const char *user, const char *agent) {
+        Run *run;
+
+        if (edit_find(m, user, agent))
+                return true;
+        for (size_t i = 0; (run = strmap_next(m->runs, &i));)
+                if (run->row->keep && streq(run->row->user, user) && streq(run->row->agent, agent))
+                        return true;
+        return kept_has_agent(m, user, agent);
+}
+
+static int load_head(Manager *m, const char *user, const char *agent, StoreAgent **ret_agent, StoreGeneration **ret_row,
+                     Generation **ret) {
+        _cleanup_(store_generation_freep) StoreGeneration *row = NULL;
+        _cleanup_(store_agent_freep) StoreAgent *a = NULL;
+        int r;
+
+        r = store_agent_get(m->store, user, agent, &a);
+        if (r >= 0)
+                r = store_generation_get(m->store, user, agent, a->head, &row);
+        if (r >= 0)
+                r = environment_manifest(row, ret);
+        if (r < 0)
+                return r;
+        *ret_agent = TAKE_PTR(a);
+        *ret_row = TAKE_PTR(row);
+        return 0;
+}
+
+void flatten_maybe(Manager *m, const char *user, const char *agent) {
+        _cleanup_(store_generation_freep) StoreGeneration *row = NULL;
+        _cleanup_(store_agent_freep) StoreAgent *a = NULL;
+        _cleanup_(generation_freep) Generation *g = NULL;
+        Operation *o;
+        int r;
+
+        r = load_head(m, user, agent, &a, &row, &g);
+        if (r >= 0 && (strv_length(g->env) <= FLATTEN_ABOVE || is_awaited(m, user, agent)))
+                return;
+        if (r >= 0)
+                r = operation_start(m,
+                                    &(OperationRequest) { .kind = OPERATION_FLATTEN,
+                                                          .subject = agent,
+                                                          .user = user,
+                                                          .uid = a->uid,
+                                                          .input_fd = -EBADF,
+                                                          .sandbox_uid = (uid_t) -1,
+                                                          .generations = (char *[]) { row->digest, NULL },
+                                                          .views = { g->env, (char *[]) { g->base, NULL } } },
+                                    &o);
+        if (r < 0 && r != -EALREADY && r != -ENOENT)
+                log_warning_errno(r, "The layers of %s/%s cannot be merged now: %m", user, agent);
+}
+
+/* [A, B, C…, X] with A, B, C… merged into F becomes [F, X]: something may have been frozen on top meanwhile. */
+static int replace_prefix(char *const *env, char *const *merged, const char *flat, char ***ret) {
+        _cleanup_strv_free_ char **l = NULL;
+        size_t n = strv_length(merged);
+        int r;
+
+        if (strv_length(env) < n)
+                return -ESTALE;
+        for (size_t i = 0; i < n; i++)
+                if (!streq(env[i], merged[i]))
+                        return -ESTALE;
+        r = strv_extend(&l, flat);
+        for (char *const *e = env + n; r >= 0 && *e; e++)
+                r = strv_extend(&l, *e);
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(l);
+        return 0;
+}
+
+int flatten_commit(Operation *o, char **ret_error) {
+        _cleanup_(store_generation_freep) StoreGeneration *row = NULL;
+        _cleanup_(generation_freep) Generation *head = NULL, *g = NULL;
+        _cleanup_(store_agent_freep) StoreAgent *a = NULL;
+        _cleanup_free_ char *manifest = NULL, *note = NULL;
+        _cleanup_strv_free_ char **env = NULL;
+        char digest[DIGEST_LEN + 1];
+        Manager *m = o->manager;
+        int r;
+
+        r = load_head(m, o->user, o->subject, &a, &row, &head);
+        if (r >= 0)
+                r = is_awaited(m, o->user, o->subject) ? -ESTALE :
+                                                         replace_prefix(head->env, o->views[0].layers, o->digest, &env);
+        if (r == -ESTALE)
+                *ret_error = strdup("the environment is in use or has changed; it is tried again after the next freeze");
+        if (r >= 0)
+                r = generation_new(head->arch, head->base, env, head->runner, row->digest, &g);
+        if (r >= 0)
+                r = generation_encode(g, &manifest, digest);
+        if (r >= 0)
+                r = generation_save(m->layers, g, digest);
+        if (r < 0)
+                return r;
+        note = strprintf("%zu layers merged into one", strv_length(o->views[0].layers));
+        r = note ? store_head_swap(m->store, o->user, o->subject, a->head_rev,
+                                   &(StoreGeneration) { .digest = digest, .parent = row->digest, .author = (char *) "agentd",
+                                                        .note = note, .manifest = manifest }, NULL) : -ENOMEM;
+        return r < 0 ? r : free_and_strdup(&o->digest, digest);
+}

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A tall stack of layers becomes one, and nobody can tell but by the log."""
+
+import json
+
+import dbus
+
+from client import agentctl, wait_until
+from test_env_edit import edit
+from test_env_generations import diff, said
+from test_env_store import fsck, prune
+
+STEPS = [
+    "mkdir -p /opt/d/sub /opt/e; echo 1 > /opt/d/a; ln /opt/d/a /opt/d/hard; ln -s a /opt/d/soft; echo s > /opt/d/sub/x",
+    "rm /etc/debian_version; rm /opt/d/a; echo big > /opt/d/b; chmod 4711 /opt/d/b; setcap cap_net_raw+ep /opt/d/b || true",
+    "rm -r /etc/apt; mkdir /etc/apt; echo only > /etc/apt/only",          # opaque over the image's
+    "rm -r /opt/d/sub; echo file > /opt/d/sub",                           # a file where a directory was
+    "rm /opt/d/sub; mkdir /opt/d/sub; echo again > /opt/d/sub/y",         # and back
+    "echo x > /etc/debian_version; chown 12:34 /etc/debian_version; rm -r /opt/e",
+    "rm /etc/apt/only; touch -d 2001-02-03 /etc/apt; mkfifo /opt/d/fifo; mkdir /opt/e; echo e > /opt/e/e",
+    "python3 -c \"import os; os.setxattr('/opt/e/e', 'user.k', b'v')\"; printf x > \"/opt/d/$(printf 'o\\nd\\351d')\"",
+    "rm -r /usr/share/doc; ln -s /opt /usr/share/doc; truncate -s 100k /opt/d/sparse",
+]
+
+
+def rows(agentd, name):
+    return [(int(r[6]), str(r[3]), bool(r[5]), str(r[4])) for r in agentd.call("ListGenerations", name)]
+
+
+def test_flatten(agentd, make_agent):
+    name = make_agent("cat > /tmp/s; . /tmp/s", kind="command")
+    for step in STEPS[:-1]:
+        edit(name, step)
+        agentctl("env", "freeze", name)
+    assert len(rows(agentd, name)) == len(STEPS)  # 8 layers are not too many
+    edit(name, STEPS[-1])
+    agentctl("env", "freeze", name)
+    wait_until(lambda: len(rows(agentd, name)) == len(STEPS) + 2, "the flattening", timeout=60)
+    number, author, head, note = rows(agentd, name)[0]
+    assert author == "agentd" and head and "9 layers" in note
+    layers = json.loads(agentctl("env", "show", name).stdout)["layers"]
+    assert len(layers) == 2
+    document = diff(agentd, name, str(number - 1), "head")
+    assert document["paths"] == [] and document["packages"] == [], document["paths"]
+    # What was deleted from the image is still gone, with only the flat layer above it.
+    path = agentd.execute(name, """cat /etc/debian_version /opt/d/sub/y; ls -A /etc/apt | wc -l; ls /opt/d/hard
+        [ -d /usr/share/doc/e ] && echo e; stat -c %a /opt/d/b; ls -lR /opt /etc /usr /home >/dev/null 2>/tmp/err; grep -c 'No such file' /tmp/err || true""")
+    assert agentd.finish(path)[0] == "success"
+    assert said(agentd, path).split() == ["x", "again", "0", "/opt/d/hard", "e", "4711", "0"]
+    # The tall stack can go now.
+    assert prune(agentd, name, keep=1)[0] == len(STEPS) + 1
+    assert fsck(agentd)[0] == "done"
+    agentctl("env", "edit", name, "--", "/bin/sh", "-c", "cat /opt/d/sub/y")
+    agentctl("env", "discard", name)
