@@ -4,7 +4,8 @@
  *
  * It is the first process of the unit in which agentd validates a runner. First NODE gets BROKEN, which no Node accepts:
  * one that accepts it checks nothing. What NODE says goes to standard error; how it ended is told by the exit status
- * (daemons/agentd/runner-check.h). The sandbox of a run costs as much to set up as a check takes, so all checks share one.
+ * (daemons/agentd/runner-check.h), which is also written to the first listen fd as one byte, for the reason that agent-init.c
+ * gives; without that byte nothing counts as checked. The sandbox of a run costs as much to set up as a check takes, so all checks share one.
  *
  * As agent-init it is static and trusts nothing inside the sandbox; as the first process of its PID namespace it
  * cannot be killed from there.
@@ -13,11 +14,14 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "daemons/agentd/runner-check.h"
+
+#define RECORD_FD 3 /* SD_LISTEN_FDS_START */
 
 /* Wait status of a program that did not end in time, or was not started. */
 #define TIMED_OUT (-1)
@@ -70,7 +74,7 @@ static int run(char *node, char *script, long seconds, const sigset_t *all, cons
         }
 }
 
-int main(int argc, char *argv[]) {
+static int check(int argc, char *argv[]) {
         sigset_t all, none;
         long seconds;
 
@@ -103,4 +107,18 @@ int main(int argc, char *argv[]) {
                         return CHECK_STATUS_ODD;
         }
         return 0;
+}
+
+int main(int argc, char *argv[]) {
+        unsigned char status;
+
+        prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); /* nobody inside gets at our descriptor */
+        if (!getenv("LISTEN_FDS") || fcntl(RECORD_FD, F_SETFD, FD_CLOEXEC) < 0)
+                return 2;
+        unsetenv("LISTEN_FDS");
+        unsetenv("LISTEN_PID");
+        unsetenv("LISTEN_PIDFDID");
+        unsetenv("LISTEN_FDNAMES");
+        status = (unsigned char) check(argc, argv);
+        return write(RECORD_FD, &status, 1) == 1 ? status : 2;
 }

@@ -123,7 +123,7 @@ int manager_new(Manager **ret) {
                 return -ENOMEM;
         m->next_uid = SANDBOX_UID_MIN + (uid_t) (now_realtime() % (SANDBOX_UID_MAX - SANDBOX_UID_MIN));
         /* So that no operation gets the name of one of an earlier agentd, whose end a client may still wait for. */
-        m->last_operation = now_realtime() / USEC_PER_SEC;
+        m->last_operation = now_realtime() / USEC_PER_MSEC; /* more than one in a second may come before a restart */
         sigemptyset(&mask);
         sigaddset(&mask, SIGTERM);
         sigaddset(&mask, SIGINT);

@@ -361,7 +361,7 @@ int run_unit_properties(sd_bus_message *m, void *userdata) {
  * and filters. Only the limits are not the agent's, because the verdict is for all agents with that node; and it gets
  * neither token nor input.
  */
-int run_check_properties(sd_bus_message *m, Run *run, int output_fd) {
+int run_check_properties(sd_bus_message *m, Run *run, int output_fd, int record_fd) {
         _cleanup_free_ char *slice = NULL, *description = NULL;
         RunLimits limits = run->definition->limits;
 
@@ -388,6 +388,7 @@ int run_check_properties(sd_bus_message *m, Run *run, int output_fd) {
         TRY(append_string(m, "StandardInput", "null"));
         TRY(append_string(m, "StandardOutput", "null"));
         TRY(sd_bus_message_append(m, "(sv)", "StandardErrorFileDescriptor", "h", output_fd));
+        TRY(sd_bus_message_append(m, "(sv)", "ExtraFileDescriptors", "a(hs)", 1, record_fd, "exit"));
         TRY(append_uint64(m, "LimitFSIZE", CHECK_OUTPUT_MAX));
         TRY(append_uint64(m, "LimitFSIZESoft", CHECK_OUTPUT_MAX));
         TRY(append_sandbox(m, run));

@@ -100,7 +100,7 @@ int runner_check_join(Run *run);
 /* The run does not wait any more; another one's sandbox takes its place. */
 void runner_check_leave(Run *run);
 void runner_checks_free_all(Manager *m);
-int run_check_properties(sd_bus_message *m, Run *run, int output_fd);  /* run-unit.c */
+int run_check_properties(sd_bus_message *m, Run *run, int output_fd, int record_fd); /* run-unit.c */
 int run_unit_properties(sd_bus_message *m, void *userdata);      /* run-unit.c */
 int run_write_files(Run *run, char **ret_error);                 /* run-files.c: input, token, live and task file */
 int run_open_exit_record(const Run *run);                        /* run-files.c: a file that agent-init writes to */

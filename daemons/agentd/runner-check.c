@@ -27,6 +27,7 @@ struct RunnerCheck {
         Run *waiting; /* the others, in the order in which they came */
         Unit *unit;
         int output_fd; /* a memfd; LimitFSIZE= bounds what can be written there */
+        int record_fd; /* another: agent-check's exit status */
 };
 
 static void check_free(RunnerCheck *c) {
@@ -34,6 +35,7 @@ static void check_free(RunnerCheck *c) {
                 strmap_remove(c->manager->checks, c->key);
         unit_free(c->unit);
         safe_close(c->output_fd);
+        safe_close(c->record_fd);
         runner_unref(c->runner);
         free(c->key);
         free(c);
@@ -96,8 +98,13 @@ static void check_end(RunnerCheck *c, CheckVerdict verdict, const char *reason) 
 static void check_judge(RunnerCheck *c) {
         _cleanup_free_ char *output = NULL, *reason = NULL;
         const UnitResult *u = unit_result(c->unit);
+        int status = CHECK_STATUS_NONE;
         CheckVerdict verdict;
+        uint8_t record;
         size_t size = 0;
+
+        if (pread(c->record_fd, &record, 1, 0) == 1)
+                status = record;
 
         if (lseek(c->output_fd, 0, SEEK_SET) < 0 || read_full_fd(c->output_fd, OUTPUT_MAX * 2, &output, &size) < 0 ||
             !(output = output ?: strdup("")))
@@ -106,7 +113,7 @@ static void check_judge(RunnerCheck *c) {
                 for (size_t i = 0; i < size; i++)
                         if (!output[i])
                                 output[i] = ' ';
-                verdict = runner_check_judge(output, u->result, u->status, &reason);
+                verdict = runner_check_judge(output, u->result, status, &reason);
         }
         check_end(c, verdict, reason ?: "its output cannot be read");
 }
@@ -139,7 +146,7 @@ static void on_unit(Unit *u, UnitEvent event, const char *message, void *userdat
 static int unit_properties(sd_bus_message *m, void *userdata) {
         RunnerCheck *c = userdata;
 
-        return run_check_properties(m, c->owner, c->output_fd);
+        return run_check_properties(m, c->owner, c->output_fd, c->record_fd);
 }
 
 static int check_start(RunnerCheck *c) {
@@ -147,8 +154,10 @@ static int check_start(RunnerCheck *c) {
 
         c->unit = unit_free(c->unit);
         c->output_fd = safe_close(c->output_fd);
+        c->record_fd = safe_close(c->record_fd);
         c->output_fd = memfd_create("agentd-check", MFD_CLOEXEC);
-        if (c->output_fd < 0)
+        c->record_fd = memfd_create("agentd-check-exit", MFD_CLOEXEC);
+        if (c->output_fd < 0 || c->record_fd < 0)
                 return -errno;
         name = strprintf("agent-check-%s-%u-%u.service", c->owner->row->id, c->owner->row->attempt, c->owner->composed);
         return name ? unit_start(c->manager->systemd, name, unit_properties, on_unit, c, &c->unit) : -ENOMEM;
@@ -176,7 +185,7 @@ int runner_check_join(Run *run) {
         c = calloc(1, sizeof *c);
         if (!c)
                 return -ENOMEM;
-        *c = (RunnerCheck) { .manager = m, .owner = run, .output_fd = -EBADF };
+        *c = (RunnerCheck) { .manager = m, .owner = run, .output_fd = -EBADF, .record_fd = -EBADF };
         memcpy(c->node, run->node, sizeof c->node);
         c->runner = runner_ref(run->runner);
         c->key = TAKE_PTR(key);

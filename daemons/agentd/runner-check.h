@@ -5,6 +5,7 @@
  * tried without units. */
 
 enum {
+        CHECK_STATUS_NONE = -1,        /* agent-check did not come to an end */
         CHECK_STATUS_REFUSED = 1,      /* node does not accept the script at which it ended */
         CHECK_STATUS_BLIND = 10,       /* node accepts what is no JavaScript */
         CHECK_STATUS_TIMED_OUT = 11,
@@ -19,6 +20,6 @@ typedef enum CheckVerdict {
         CHECK_ERROR,  /* the check itself went wrong: node, sandbox or time */
 } CheckVerdict;
 
-/* RESULT and STATUS are PID 1's; OUTPUT is what node said last. *ret_reason is a sentence, or "FILE:LINE: message" where
+/* STATUS is agent-check's own word, RESULT PID 1's; OUTPUT is what node said last. *ret_reason is a sentence, or "FILE:LINE: message" where
  * the runner is broken; it stays NULL where all is well. */
 CheckVerdict runner_check_judge(const char *output, const char *result, int status, char **ret_reason);

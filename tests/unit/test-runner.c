@@ -97,6 +97,10 @@ static void test_judge(void) {
                 { "", "oom-kill", 9, CHECK_ERROR, "oom-kill" },
                 { "", "timeout", 15, CHECK_ERROR, "timeout" },
                 { syntax, "signal", 1, CHECK_ERROR, "signal" },
+                /* Nothing counts without agent-check's word; its word counts more than PID 1's. */
+                { "", "success", CHECK_STATUS_NONE, CHECK_ERROR, "success" },
+                { syntax, "success", 1, CHECK_BROKEN, "lib/a.mjs:12" },
+                { "", "exit-code", 0, CHECK_OK, NULL },
         };
 
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
