@@ -41,17 +41,17 @@ int main(void) {
                 assert(!host && proxy_authority_parse(bad_authorities[i], 0, &host, &port) == -EINVAL);
         }
 
-        assert(allows("pypi.org:443", "pypi.org:443"));
-        assert(allows("pypi.org:443", "PyPI.org:443"));
-        assert(!allows("pypi.org:443", "pypi.org:80"));
-        assert(!allows("pypi.org:443", "a.pypi.org:443"));
-        assert(!allows("pypi.org:443", "evilpypi.org:443"));
-        assert(!allows("pypi.org:443", "pypi.org.evil.example:443"));
-        assert(allows("*.debian.org:80", "deb.debian.org:80"));
-        assert(allows("*.debian.org:80", "a.b.debian.org:80"));
-        assert(!allows("*.debian.org:80", "debian.org:80"));
-        assert(!allows("*.debian.org:80", "evildebian.org:80"));
-        assert(!allows("*.debian.org:80", "x.debian.org.evil.example:80"));
+        assert(allows("index.example:443", "index.example:443"));
+        assert(allows("index.example:443", "Index.Example:443"));
+        assert(!allows("index.example:443", "index.example:80"));
+        assert(!allows("index.example:443", "a.index.example:443"));
+        assert(!allows("index.example:443", "evilindex.example:443"));
+        assert(!allows("index.example:443", "index.example.evil.example:443"));
+        assert(allows("*.mirror.example:80", "pkg.mirror.example:80"));
+        assert(allows("*.mirror.example:80", "a.b.mirror.example:80"));
+        assert(!allows("*.mirror.example:80", "mirror.example:80"));
+        assert(!allows("*.mirror.example:80", "evilmirror.example:80"));
+        assert(!allows("*.mirror.example:80", "x.mirror.example.evil.example:80"));
         assert(allows("localhost:8080", "localhost:8080")); /* the guard has its own word about that */
         assert(!proxy_allows(NULL, "a.b", 443));
         assert(!proxy_allows((char *[]) { NULL }, "a.b", 443));
