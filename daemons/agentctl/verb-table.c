@@ -100,6 +100,12 @@ const Verb verbs[] = {
         { "credential remove", "SERVICE", GROUP_SERVICES, 1, 1, OPTION_BIT(OPTION_USER), verb_credential_remove,
           "Forget a service's secret", NULL },
 
+        { "approvals", NULL, GROUP_SERVICES, 0, 0, 0, verb_approvals, "List requests that wait for a person's word", NULL },
+        { "approve", "REQUEST", GROUP_SERVICES, 1, 1, 0, verb_approve, "Let one of them go on", NULL },
+        { "deny", "REQUEST", GROUP_SERVICES, 1, 1, 0, verb_deny, "Refuse one of them", NULL },
+        { "key rotate", NULL, GROUP_SERVICES, 0, 0, 0, verb_key_rotate, "Make another key for run tokens",
+          "Prints its id. Tokens of live runs stay good. For root." },
+
         { "runner deploy", "DIR|FILE", GROUP_RUNNERS, 1, 1,
           OPTION_BIT(OPTION_NOTE) | OPTION_BIT(OPTION_CANARY) | OPTION_BIT(OPTION_AGENTS) | OPTION_BIT(OPTION_NO_WAIT),
           verb_runner_deploy, "Give new runs another runner",
