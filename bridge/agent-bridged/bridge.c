@@ -10,6 +10,7 @@
 #include "basic/string-util.h"
 #include "bridge.h"
 #include "fd-store.h"
+#include "material-client.h"
 #include "report.h"
 #include "routes.h"
 
@@ -108,6 +109,7 @@ Bridge *bridge_free(Bridge *b) {
         bridge_run_free(b->remote);
         http_server_free(b->server);
         limit_table_free(b->limits);
+        material_idle_drop(b);
         report_queue_free(b->reports);
         curl_glue_free(b->curl);
         address_guard_free(b->guard);

@@ -71,6 +71,8 @@ struct Bridge {
         CurlGlue *curl;
         KeySet *keys;
         LiveCache *live;
+        struct sd_varlink *material_idle[16]; /* connections to the strong room that wait for a call */
+        size_t n_material_idle;
         ReportQueue *reports;
         LimitTable *limits;
         BridgeCounters counters;

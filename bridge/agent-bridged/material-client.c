@@ -2,6 +2,7 @@
 
 /* See material-client.h. */
 
+#include <sys/socket.h>
 #include <systemd/sd-varlink.h>
 
 #include "basic/json-util.h"
@@ -14,7 +15,8 @@
 #define TIMEOUT_USEC (60 * USEC_PER_SEC)
 
 struct MaterialCall {
-        sd_varlink *link;
+        Bridge *bridge;
+        sd_varlink *link; /* NULL once it went back to the idle ones */
         material_callback_t callback;
         void *userdata;
         bool get;
@@ -32,6 +34,7 @@ MaterialCall *material_call_free(MaterialCall *c) {
         if (!c)
                 return NULL;
 
+        /* One that still waits for an answer is of no use to others. */
         if (c->link) {
                 (void) sd_varlink_bind_reply(c->link, NULL);
                 sd_varlink_close_unref(c->link);
@@ -91,15 +94,22 @@ static MaterialError error_from_id(const char *id) {
         return MATERIAL_UNAVAILABLE;
 }
 
+void material_idle_drop(Bridge *b) {
+        while (b->n_material_idle > 0)
+                sd_varlink_close_unref(b->material_idle[--b->n_material_idle]);
+}
+
 static int on_reply(sd_varlink *link, sd_json_variant *parameters, const char *error_id, sd_varlink_reply_flags_t flags,
                     void *userdata) {
         MaterialCall *c = userdata;
         Material m = {};
         MaterialError error = MATERIAL_OK;
 
-        if (error_id)
+        if (error_id) {
                 error = error_from_id(error_id);
-        else if (c->get) {
+                if (error == MATERIAL_UNAVAILABLE) /* the others' other ends may be gone as well */
+                        material_idle_drop(c->bridge);
+        } else if (c->get) {
                 int r = material_read(parameters, &m);
                 if (r < 0) {
                         log_warning_errno(r, "The strong room's answer makes no sense: %m");
@@ -107,16 +117,53 @@ static int on_reply(sd_varlink *link, sd_json_variant *parameters, const char *e
                 }
         }
 
+        /* A connection takes one call after another; who waits for an access token has his own. While this function
+         * runs it takes none. */
+        Bridge *b = c->bridge;
+        sd_varlink *again = error != MATERIAL_UNAVAILABLE ? TAKE_PTR(c->link) : NULL;
+
         c->callback(error, &m, c->userdata); /* c may be gone now */
+        if (again) {
+                /* It may say that its other end is gone: to nobody then. */
+                (void) sd_varlink_bind_reply(again, NULL);
+                (void) sd_varlink_set_userdata(again, NULL);
+        }
+        if (again && b->n_material_idle < ELEMENTSOF(b->material_idle))
+                b->material_idle[b->n_material_idle++] = again;
+        else
+                sd_varlink_close_unref(again);
         material_done(&m);
         return 0;
+}
+
+static bool link_is_open(sd_varlink *link) {
+        int fd = sd_varlink_get_fd(link);
+        char c;
+
+        /* Nothing is owed to us: what there is to read is the end. */
+        return fd >= 0 && recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
 }
 
 static int call_start(Bridge *b, bool get, material_callback_t callback, void *userdata, MaterialCall **ret) {
         MaterialCall *c = calloc(1, sizeof(MaterialCall));
         if (!c)
                 return -ENOMEM;
-        *c = (MaterialCall) { .callback = callback, .userdata = userdata, .get = get };
+        *c = (MaterialCall) { .bridge = b, .callback = callback, .userdata = userdata, .get = get };
+
+        /* One whose other end went away says so here, or with the first answer. */
+        while (b->n_material_idle > 0 && !link_is_open(b->material_idle[b->n_material_idle - 1]))
+                sd_varlink_close_unref(b->material_idle[--b->n_material_idle]);
+        if (b->n_material_idle > 0) {
+                c->link = b->material_idle[--b->n_material_idle];
+                (void) sd_varlink_set_userdata(c->link, c);
+                int k = sd_varlink_bind_reply(c->link, on_reply);
+                if (k < 0) {
+                        material_call_free(c);
+                        return k;
+                }
+                *ret = c;
+                return 0;
+        }
 
         int r = sd_varlink_connect_address(&c->link, b->paths.material);
         if (r >= 0)

@@ -40,3 +40,6 @@ int material_get(Bridge *b, const LiveRun *live, const Service *service, const c
 int material_invalidate(Bridge *b, const LiveRun *live, const Service *service, const char *token, uint64_t generation,
                         material_callback_t callback, void *userdata, MaterialCall **ret);
 MaterialCall *material_call_free(MaterialCall *c);
+
+/* Closes the connections that wait for a call. */
+void material_idle_drop(Bridge *b);

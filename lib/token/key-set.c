@@ -22,6 +22,9 @@ struct KeySet {
         bool settled; /* the directory was already old when it was read: its mtime tells any later change */
         KeySetEntry *entries;
         size_t n_entries;
+        /* Digests of whole tokens that one of these very keys has signed; a ring. */
+        uint8_t verified[KEY_SET_VERIFIED_MAX][KEY_SET_DIGEST_LEN];
+        size_t n_verified, next_verified;
 };
 
 static void key_set_clear(KeySet *s) {
@@ -29,6 +32,7 @@ static void key_set_clear(KeySet *s) {
                 free(s->entries[i].pem);
         s->entries = mfree(s->entries);
         s->n_entries = 0;
+        s->n_verified = s->next_verified = 0;
 }
 
 KeySet *key_set_free(KeySet *s) {
@@ -160,6 +164,19 @@ int key_set_refresh(KeySet *s) {
 
         r = key_set_read(s);
         return r < 0 ? r : 1;
+}
+
+bool key_set_is_verified(const KeySet *s, const uint8_t digest[static KEY_SET_DIGEST_LEN]) {
+        for (size_t i = 0; i < s->n_verified; i++)
+                if (memcmp(s->verified[i], digest, KEY_SET_DIGEST_LEN) == 0)
+                        return true;
+        return false;
+}
+
+void key_set_note_verified(KeySet *s, const uint8_t digest[static KEY_SET_DIGEST_LEN]) {
+        memcpy(s->verified[s->next_verified], digest, KEY_SET_DIGEST_LEN);
+        s->next_verified = (s->next_verified + 1) % KEY_SET_VERIFIED_MAX;
+        s->n_verified = MIN(s->n_verified + 1, (size_t) KEY_SET_VERIFIED_MAX);
 }
 
 size_t key_set_size(const KeySet *s) {

@@ -383,6 +383,21 @@ static void test_serial(void) {
         EXPECT(authorized("GET", "/v1/services/demo/x", "", NULL), 200);
 }
 
+/* Connections to the strong room are kept; when it restarts nobody notices, also not in the midst of nothing. */
+static void test_strong_room_restarts(void) {
+        for (unsigned i = 0; i < 3; i++) {
+                EXPECT(authorized("GET", "/v1/services/demo/x", "", NULL), 200);
+                sd_varlink_server_shutdown(strong_room);
+                sd_varlink_server_unref(strong_room);
+                assert(unlink(material_path) == 0 || errno == ENOENT);
+                if (i > 0)
+                        pump(); /* the end is seen before the next call */
+                strong_room = strong_room_start();
+                EXPECT(authorized("GET", "/v1/services/demo/x", "", NULL), 200);
+                EXPECT(authorized("GET", "/v1/services/demo/x", "", NULL), 200);
+        }
+}
+
 int main(void) {
         set_hostile_environment();
         harness_start();
@@ -393,6 +408,7 @@ int main(void) {
         test_redirects();
         test_material();
         test_serial();
+        test_strong_room_restarts();
         make_run_r();
         test_answers();
         assert(access("/tmp/test-bridge-keys", F_OK) < 0);

@@ -16,13 +16,20 @@ static int guard_report(SqliteStore *q, const char *id, unsigned attempt, SqRunG
         return attempt == 0 || attempt > ret->attempt ? -ESTALE : 0;
 }
 
+static void synchronous_again(SqliteStore **q) {
+        (void) sqlite3_exec((*q)->db, "PRAGMA synchronous = FULL", NULL, NULL, NULL);
+}
+
 int sq_call_add(Store *s, const char *id, unsigned attempt, const char *call_id, const char *json) {
-        SqliteStore *q = SQLITE_STORE(s);
+        /* Not worth a wait for the disk: where the power fails its run is lost as well, and every later commit of the run
+         * (its end at the latest) takes this one to the disk with it. Put back last. */
+        _cleanup_(synchronous_again) SqliteStore *q = SQLITE_STORE(s);
         _cleanup_rollback_ SqTransaction t = {};
         uint64_t n;
         SqRunGuard g;
         int r;
 
+        (void) sqlite3_exec(q->db, "PRAGMA synchronous = NORMAL", NULL, NULL, NULL);
         r = sq_begin(q, &t);
         if (r < 0)
                 return r;
