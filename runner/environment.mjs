@@ -36,6 +36,14 @@ export function programEnvironment(own, task, token, paths) {
                 else if (!DROPPED.includes(name))
                         usual[name] = value;
 
+        // The forward proxy, where the agent has one. Both spellings: each program looks at another one.
+        if (own.AGENT_PROXY) {
+                const proxy = own.AGENT_PROXY.replace('://', `://run:${token}@`);
+                for (const name of ['http_proxy', 'https_proxy', 'HTTP_PROXY', 'HTTPS_PROXY'])
+                        usual[name] = proxy;
+                usual.no_proxy = usual.NO_PROXY = '127.0.0.1,localhost';
+        }
+
         for (const name of serviceNames(task)) {
                 const url = `${own.AGENT_BRIDGE}/v1/services/${name}`;
                 platform[serviceVariable(name)] = url;

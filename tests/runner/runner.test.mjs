@@ -125,7 +125,7 @@ test('the environment: the definition\'s, the services\', the usual variables; n
                 command: node('console.log(JSON.stringify(process.env))'),
                 environment: { LEVEL: 'high', ANTHROPIC_BASE_URL: 'http://other', AGENT_BRIDGE: 'http://evil', AGENT_X: '1' },
                 services: ['market-data', 'openai', 'anthropic', 'gemini'],
-        }, { env: { INVOCATION_ID: 'abc', NODE_OPTIONS: '--no-warnings', LISTEN_FDS: '1' } });
+        }, { env: { INVOCATION_ID: 'abc', NODE_OPTIONS: '--no-warnings', LISTEN_FDS: '1', AGENT_PROXY: 'http://127.0.0.1:8378' } });
         accepted(end);
 
         const env = end.result.output;
@@ -138,6 +138,8 @@ test('the environment: the definition\'s, the services\', the usual variables; n
         assert.equal(env.GOOGLE_GEMINI_BASE_URL, `${services}/gemini`);
         for (const name of ['OPENAI_API_KEY', 'ANTHROPIC_API_KEY', 'GEMINI_API_KEY'])
                 assert.equal(env[name], end.bridge.token);
+        for (const name of ['http_proxy', 'HTTPS_PROXY'])
+                assert.equal(env[name], `http://run:${end.bridge.token}@127.0.0.1:8378`);
         for (const name of ['AGENT_X', 'INVOCATION_ID', 'NODE_OPTIONS', 'LISTEN_FDS'])
                 assert.equal(env[name], undefined);
 });
