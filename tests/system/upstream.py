@@ -67,7 +67,7 @@ class Request(BaseHTTPRequestHandler):
         else:
             handler(self)
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = answer
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = answer
 
     def reply(self, status, body=b"", headers=()):
         if not isinstance(body, bytes):

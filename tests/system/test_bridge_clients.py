@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Real clients, unmodified, inside a run, against a recording HTTPS upstream outside: curl with many flags, git over
+http-backend, npm from a registry, gh over the socket. None of them ever holds the credential, no upstream sees a token.
+"""
+
+import base64
+import hashlib
+import io
+import json
+import os
+import subprocess
+import tarfile
+
+import pytest
+
+import inside
+from client import TEST_ROOTFS, run
+
+NPM = "/var/cache/agentd-test/node_modules/npm"
+
+
+@pytest.fixture(scope="module")
+def clients_image(agentd, tmp_path_factory):
+    """The tests' image with npm in it, which is no package there."""
+    name = "test-clients"
+    if name not in [str(row[0]) for row in agentd.call("ListImages")]:
+        if not os.path.isdir(NPM):
+            pytest.skip("npm is not there")
+        # On tmpfs, away from the machine's small root.
+        path = tmp_path_factory.mktemp("image") / "rootfs.tar"
+        run("cp", TEST_ROOTFS, path)
+        run("tar", "--append", "-f", path, "--transform", "s,^,opt/,", "-C", os.path.dirname(NPM), "npm", timeout=300)
+        result, detail = agentd.import_image(name, path)
+        assert result == "done", detail
+        path.unlink()
+    return name
+
+
+@pytest.fixture
+def client(agentd, clients_image, unique):
+    """Runs shell text as an agent that may call SERVICES; returns status and output of it all."""
+    made = []
+
+    def go(text, *services, **keys):
+        name = unique()
+        agentd.call("CreateAgent", json.dumps({"name": name, "image": clients_image, "kind": "command",
+                                               "command": ["/bin/bash", "-c", "set -e\nTOKEN=$(cat $AGENT_TOKEN_FILE)\n" + text],
+                                               "services": list(services), "limits": {"memory": "1G", "timeout": 300}, **keys}))
+        made.append(name)
+        path = agentd.execute(name)
+        result, message = agentd.finish(path)
+        assert result == "success", f"{message}\n" + "\n".join(agentd.log(path)[-30:])
+        return "\n".join(agentd.log(path))
+
+    yield go
+    for name in made:
+        agentd.call("RemoveAgent", name)
+
+
+def no_token(upstream, prefix):
+    with upstream.lock:
+        seen = [r for r in upstream.requests if r[1].startswith(prefix)]
+    assert seen and not any("eyJ" in str(r[1:3]) for r in seen)
+    return seen
+
+
+def test_curl(client, make_service, upstream, unique):
+    name = unique()
+
+    def echo(r):
+        body = json.dumps({"method": r.command, "path": r.path, "size": len(r.body),
+                           "sha": hashlib.sha256(r.body).hexdigest()}).encode()
+        if r.path.endswith("/moved"):
+            r.reply(302, b"", [("Location", f"{upstream.origin}/api/{name}/there")])
+        elif r.path.endswith("/empty"):
+            r.send_response(204)
+            r.end_headers()
+        else:
+            r.reply(200, b"" if r.command == "HEAD" else body)
+
+    upstream.on(f"/api/{name}/", echo)
+    service = make_service("the-real-one", allow=[{"methods": ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"],
+                                                   "paths": ["/*"]}])
+    out = client(f"""
+B=$AGENT_BRIDGE/v1/services/{service}/{name}
+head -c 3000000 /dev/urandom >/tmp/big
+sha256sum </tmp/big | cut -c-64 >/tmp/sha
+c() {{ curl -sS --fail -m 60 "$@"; }}
+A="Authorization: Bearer $TOKEN"
+ok() {{ echo "ok $*"; }}
+c -H "$A" $B/plain >/dev/null; ok plain
+c --http2 -H "$A" $B/h2c >/dev/null; ok h2c
+! c --http2-prior-knowledge -H "$A" $B/h2 2>/dev/null; ok preface
+c --http1.0 -H "$A" $B/old >/dev/null; ok http1.0
+c -I -H "$A" $B/head | grep -q "^HTTP/1.1 200"; ok head
+c -u "x:$TOKEN" $B/basic >/dev/null; ok basic
+c -H "x-api-key: $TOKEN" $B/key >/dev/null; ok key
+c --oauth2-bearer "$TOKEN" $B/oauth >/dev/null; ok oauth2
+c --compressed -H "$A" $B/zip >/dev/null; ok compressed
+c -H "$A" -d a=b $B/form >/dev/null; ok form
+c -H "$A" -F f=@/tmp/big $B/multipart | grep -q '"size": 3000'; ok multipart
+c -H "$A" --json '{{}}' $B/json >/dev/null; ok json
+c -H "$A" --data-binary @/tmp/big $B/expect | grep -q $(cat /tmp/sha); ok expect
+c -H "$A" -T /tmp/big $B/put | grep -q $(cat /tmp/sha); ok put
+cat /tmp/big | c -H "$A" -T - $B/chunked | grep -q $(cat /tmp/sha); ok chunked
+c -H "$A" -X DELETE $B/x >/dev/null; ok delete
+c -H "$A" -X PATCH -d x $B/x >/dev/null; ok patch
+c -H "$A" -L $B/moved | grep -q /there; ok location
+c -H "$A" $B/empty; ok empty
+! c -H "$A" --path-as-is $B/../x 2>/dev/null; ok dots
+c -H "$A" -G -d q=1 --data-urlencode "u=ä /&" $B/query >/dev/null; ok query
+c -H "$A" $B/{{a,b,c}} >/dev/null; ok reuse
+c -H "$A" -Z $B/[1-20] >/dev/null 2>&1; ok parallel
+! c $B/none 2>/dev/null; ok refused
+c --unix-socket /run/agent-bridge.sock -H "$A" http://agent-bridge/v1/run >/dev/null; ok socket
+c --unix-socket /run/agent-bridge.sock -H "$A" http://{upstream.origin[8:]}/api/{name}/host >/dev/null; ok host
+! c -H "$A" -H "Connection: Upgrade" -H "Upgrade: websocket" $B/ws 2>/dev/null; ok websocket
+""", service)
+    assert out.count("ok ") == 27, out
+    seen = no_token(upstream, f"/api/{name}/")
+    assert {dict((k.lower(), v) for k, v in r[2])["authorization"] for r in seen} == {"Bearer the-real-one"}
+
+
+def git_backend(root):
+    """git's own CGI program behind the recording server."""
+
+    def handle(r):
+        path, _, query = r.path.partition("?")
+        if dict((k.lower(), v) for k, v in r.headers.items()).get("authorization", "") != \
+                "Basic " + base64.b64encode(b"git:the-real-one").decode():
+            r.reply(403, {"error": "credential"})
+            return
+        env = {"PATH": os.environ["PATH"], "GIT_PROJECT_ROOT": str(root), "GIT_HTTP_EXPORT_ALL": "1", "REMOTE_USER": "agent",
+               "PATH_INFO": path.split("/git", 1)[1], "QUERY_STRING": query, "REQUEST_METHOD": r.command,
+               "CONTENT_TYPE": r.headers.get("Content-Type", ""), "CONTENT_LENGTH": str(len(r.body)),
+               "GIT_PROTOCOL": r.headers.get("Git-Protocol", ""), "HTTP_CONTENT_ENCODING": r.headers.get("Content-Encoding", "")}
+        done = subprocess.run(["git", "http-backend"], input=r.body, env=env, capture_output=True)
+        head, _, body = done.stdout.partition(b"\r\n\r\n")
+        status, headers = 200, []
+        for line in head.decode().split("\r\n"):
+            key, _, value = line.partition(": ")
+            if key == "Status":
+                status = int(value.split()[0])
+            elif key:
+                headers.append((key, value))
+        r.reply(status, body, headers)
+
+    return handle
+
+
+def test_git(client, make_service, upstream, unique, tmp_path):
+    """A clone, and a push of more than 1 MiB, which git sends in chunks after a probe."""
+    name = unique()
+    repo = tmp_path / "repo.git"
+    work = tmp_path / "work"
+    run("git", "init", "-q", "--bare", "-b", "main", repo)
+    run("git", "-C", repo, "config", "http.receivepack", "true")
+    run("git", "clone", "-q", repo, work)
+    (work / "file").write_text("hello\n")
+    for argv in (["add", "."], ["-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-qm", "first"],
+                 ["push", "-q", "origin", "HEAD:main"]):
+        run("git", "-C", work, *argv)
+    upstream.on(f"/api/{name}/git/", git_backend(tmp_path))
+    service = make_service("the-real-one", auth={"kind": "basic", "username": "git"},
+                           allow=[{"methods": ["GET", "POST"], "paths": [f"/{name}/git/*"]}])
+    out = client(f"""
+cd /tmp
+export GIT_CONFIG_GLOBAL=/tmp/gitconfig GIT_TERMINAL_PROMPT=0
+git config --global user.name a; git config --global user.email a@localhost
+git config --global url."http://x:$TOKEN@127.0.0.1:8377/v1/services/{service}/".insteadOf https://git.example/
+git clone -q https://git.example/{name}/git/repo.git here
+cd here
+test "$(cat file)" = hello
+head -c 3000000 /dev/urandom >big
+git add big; git commit -qm second; git push -q origin HEAD:main
+git ls-remote -q origin main
+! git ls-remote -q https://git.example/{name}/git/none.git 2>/dev/null
+! git -c url."http://x:wrong@127.0.0.1:8377/v1/services/{service}/".insteadOf=https://git.example/ ls-remote origin 2>/dev/null
+echo all done
+""", service)
+    assert "all done" in out
+    assert len(run("git", "-C", repo, "cat-file", "-s", "main:big").stdout.strip()) == 7
+    seen = no_token(upstream, f"/api/{name}/")
+    assert any(r[0] == "POST" and len(r[3]) > 1 << 20 for r in seen)
+
+
+def test_npm(client, make_service, upstream, unique):
+    """Packument and tarball from a registry that wants a token of its own."""
+    name, package = unique(), "left"
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz") as tar:
+        for path, text in (("package/package.json", json.dumps({"name": package, "version": "1.0.0", "main": "i.js"})),
+                           ("package/i.js", "module.exports = 42;\n" + "// x" * 100000)):
+            info = tarfile.TarInfo(path)
+            info.size = len(text)
+            tar.addfile(info, io.BytesIO(text.encode()))
+    tarball = data.getvalue()
+    service = make_service("the-real-one", allow=[{"methods": ["GET"], "paths": [f"/{name}/*"]}])
+    public = f"http://127.0.0.1:8377/v1/services/{service}/{name}"
+    integrity = "sha512-" + base64.b64encode(hashlib.sha512(tarball).digest()).decode()
+
+    def registry(r):
+        if dict((k.lower(), v) for k, v in r.headers.items()).get("authorization") != "Bearer the-real-one":
+            r.reply(401, {"error": "token"})
+        elif r.path.endswith(".tgz"):
+            r.reply(200, tarball, [("Content-Type", "application/octet-stream")])
+        else:
+            r.reply(200, {"name": package, "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": {
+                "name": package, "version": "1.0.0", "dist": {"tarball": f"{public}/{package}/-/{package}-1.0.0.tgz",
+                                                              "integrity": integrity}}}})
+
+    upstream.on(f"/api/{name}/", registry)
+    out = client(f"""
+cd /tmp; mkdir p; cd p; echo '{{"name":"p","version":"1.0.0"}}' >package.json
+printf 'registry={public}/\\n//127.0.0.1:8377/v1/services/{service}/{name}/:_authToken=%s\\naudit=false\\nfund=false\\n' $TOKEN >.npmrc
+node /opt/npm/bin/npm-cli.js install {package} --no-update-notifier --loglevel=error
+echo "says $(node -p 'require("{package}")')"
+""", service)
+    assert "says 42" in out
+    no_token(upstream, f"/api/{name}/")
+
+
+def test_gh(client, make_service, upstream, unique):
+    """gh insists on https, but over a Unix socket it speaks plain HTTP with the API's own host name."""
+    seen = []
+
+    def api(r):
+        seen.append(dict((k.lower(), v) for k, v in r.headers.items()).get("authorization"))
+        link = f'<{upstream.origin}/api/v3/things?page=2>; rel="next"'
+        if "page=2" in r.path:
+            r.reply(200, [{"n": 2}])
+        elif "/things" in r.path:
+            r.reply(200, [{"n": 1}], [("Link", link)])
+        else:
+            r.reply(200, {"login": "octo"})
+
+    upstream.on("/api/v3/", api)
+    service = make_service("the-real-one", allow=[{"methods": ["GET"], "paths": ["/v3/*"]}])
+    out = client(f"""
+command -v gh >/dev/null || {{ echo no gh; exit 0; }}
+export GH_CONFIG_DIR=/tmp/gh GH_ENTERPRISE_TOKEN=$TOKEN GH_HOST={upstream.origin[8:]} GH_NO_UPDATE_NOTIFIER=1
+gh config set http_unix_socket /run/agent-bridge.sock
+gh api user --jq .login
+gh api things --paginate --jq '.[].n'
+""", service)
+    if "no gh" in out:
+        pytest.skip("gh is not in the image")
+    assert "octo" in out and out.count("1") >= 1 and "2" in out
+    assert set(seen) == {"Bearer the-real-one"} and len(seen) == 3
