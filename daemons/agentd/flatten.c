@@ -2,27 +2,14 @@
 /*
  * An environment that is edited again and again becomes a tall stack of layers, and each of them costs at every look-up of a file.
  * When a stack is taller than FLATTEN_ABOVE, its layers above the image are merged into one, beside everything else and
- * with low priority; runs see the same files before and after. Whatever goes wrong leaves the environment as it was.
+ * with low priority; runs see the same files before and after, and what was begun on the tall stack (an edit, a run with keep)
+ * can be frozen on top of the flat one. Whatever goes wrong leaves the environment as it was.
  */
 #include "basic/string-util.h"
-#include "edit.h"
 #include "environment.h"
 #include "operation.h"
-#include "run.h"
 
 #define FLATTEN_ABOVE 8U
-
-/* Those who have begun on the tall stack, and may freeze on top of it, are not to find another one. */
-static bool is_awaited(Manager *m, const char *user, const char *agent) {
-        Run *run;
-
-        if (edit_find(m, user, agent))
-                return true;
-        for (size_t i = 0; (run = strmap_next(m->runs, &i));)
-                if (run->row->keep && streq(run->row->user, user) && streq(run->row->agent, agent))
-                        return true;
-        return kept_has_agent(m, user, agent);
-}
 
 static int load_head(Manager *m, const char *user, const char *agent, StoreAgent **ret_agent, StoreGeneration **ret_row,
                      Generation **ret) {
@@ -50,7 +37,7 @@ void flatten_maybe(Manager *m, const char *user, const char *agent) {
         int r;
 
         r = load_head(m, user, agent, &a, &row, &g);
-        if (r >= 0 && (strv_length(g->env) <= FLATTEN_ABOVE || is_awaited(m, user, agent)))
+        if (r >= 0 && strv_length(g->env) <= FLATTEN_ABOVE)
                 return;
         if (r >= 0)
                 r = operation_start(m,
@@ -99,10 +86,9 @@ int flatten_commit(Operation *o, char **ret_error) {
 
         r = load_head(m, o->user, o->subject, &a, &row, &head);
         if (r >= 0)
-                r = is_awaited(m, o->user, o->subject) ? -ESTALE :
-                                                         replace_prefix(head->env, o->views[0].layers, o->digest, &env);
+                r = replace_prefix(head->env, o->views[0].layers, o->digest, &env);
         if (r == -ESTALE)
-                *ret_error = strdup("the environment is in use or has changed; it is tried again after the next freeze");
+                *ret_error = strdup("the environment has changed; it is tried again after the next freeze");
         if (r >= 0)
                 r = generation_new(head->arch, head->base, env, head->runner, row->digest, &g);
         if (r >= 0)

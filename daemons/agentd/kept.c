@@ -92,18 +92,6 @@ int kept_walk(Manager *m, StoreRunCallback callback, void *userdata) {
         return 0;
 }
 
-bool kept_has_agent(Manager *m, const char *user, const char *agent) {
-        KeptUpper *k;
-
-        for (size_t i = 0; (k = strmap_next(m->kept, &i));) {
-                _cleanup_(store_run_freep) StoreRun *row = NULL;
-
-                if (store_run_get(m->store, k->run, &row) >= 0 && streq(row->user, user) && streq(row->agent, agent))
-                        return true;
-        }
-        return false;
-}
-
 void kept_free_all(Manager *m) {
         KeptUpper *k;
 

@@ -190,6 +190,34 @@ static int load_generation(Operation *o, const char *digest, StoreGeneration **r
         return r;
 }
 
+/*
+ * Whether a root on HEAD shows the same files as one on FROM, so that changes made on the one fit the other: between them are
+ * only generations that the platform made by itself (a runner folded in, layers merged), or the layers are the same.
+ */
+static int shows_the_same(Operation *o, const Generation *from, const char *head) {
+        char wanted[DIGEST_LEN + 1], found[DIGEST_LEN + 1];
+        _cleanup_free_ char *next = strdup(head);
+        int r;
+
+        r = next ? generation_environment_digest(from, wanted) : -ENOMEM;
+        for (unsigned i = 0; r >= 0 && i < 1000; i++) {
+                _cleanup_(store_generation_freep) StoreGeneration *row = NULL;
+                _cleanup_(generation_freep) Generation *g = NULL;
+
+                r = load_generation(o, next, &row, &g);
+                if (r >= 0)
+                        r = generation_environment_digest(g, found);
+                if (r < 0)
+                        return r == -ENOENT ? 0 : r; /* pruned meanwhile */
+                if (streq(found, wanted))
+                        return 1;
+                if (!streq_ptr(row->author, "agentd") || !g->parent)
+                        return 0;
+                r = free_and_strdup(&next, g->parent);
+        }
+        return MIN(r, 0);
+}
+
 static int commit_freeze(Operation *o, char **ret_error) {
         const char *from = NULL, *runner = NULL;
         _cleanup_(store_generation_freep) StoreGeneration *base = NULL;
@@ -197,7 +225,7 @@ static int commit_freeze(Operation *o, char **ret_error) {
         _cleanup_(store_agent_freep) StoreAgent *agent = NULL;
         _cleanup_(store_run_freep) StoreRun *run = NULL;
         _cleanup_free_ char *manifest = NULL;
-        char digest[DIGEST_LEN + 1], before[DIGEST_LEN + 1], now[DIGEST_LEN + 1];
+        char digest[DIGEST_LEN + 1];
         Manager *m = o->manager;
         int r;
 
@@ -211,12 +239,12 @@ static int commit_freeze(Operation *o, char **ret_error) {
                 r = load_generation(o, from, NULL, &began);
         if (r >= 0)
                 r = load_generation(o, agent->head, &base, &parent);
-        /* A fold of a new runner moves the head, too, but leaves the environment as it was. */
-        if (r >= 0)
-                r = generation_environment_digest(began, before);
-        if (r >= 0)
-                r = generation_environment_digest(parent, now);
-        if (r >= 0 && !streq(before, now)) {
+        if (r >= 0) {
+                r = shows_the_same(o, began, agent->head);
+                if (r == 0)
+                        r = -ESTALE;
+        }
+        if (r == -ESTALE) {
                 *ret_error = strdup(o->edit ? "the environment was changed after the edit began; roll it back to where "
                                               "the edit stands, or discard the edit" :
                                               "the environment was changed after the run began; run it again with --keep");
@@ -224,6 +252,11 @@ static int commit_freeze(Operation *o, char **ret_error) {
         }
         if (r >= 0)
                 r = generation_derive(parent, base->digest, o->digest, runner, &g);
+        if (r >= 0 && strv_length(g->env) >= SANDBOX_LAYERS_MAX) {
+                *ret_error = strdup("the environment has too many layers; they are being merged, try again in a while");
+                flatten_maybe(m, o->user, o->subject);
+                return -E2BIG;
+        }
         if (r >= 0)
                 r = generation_encode(g, &manifest, digest);
         if (r >= 0)

