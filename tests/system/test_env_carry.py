@@ -9,7 +9,6 @@ import pathlib
 import subprocess
 import tarfile
 
-import dbus
 import pytest
 
 from client import STATE, agentctl, wait_until

@@ -3,7 +3,6 @@
 
 import json
 
-import dbus
 
 from client import agentctl, wait_until
 from test_env_edit import edit
