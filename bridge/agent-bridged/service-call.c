@@ -156,8 +156,8 @@ static void call_start(ServiceCall *c) {
                 call_upstream_start(c);
                 return;
         }
-        c->keep_body = c->service->auth.kind == SERVICE_AUTH_OAUTH2_CLIENT_CREDENTIALS &&
-                       head->length <= CALL_REPLAY_MAX;
+        /* What is small is kept: it can go over a connection that is kept, too, or again with another access token. */
+        c->keep_body = head->length <= CALL_REPLAY_MAX;
         http_request_accept_body(c->http, c->body_max);
         if (!c->keep_body)
                 call_upstream_start(c);

@@ -68,6 +68,8 @@ static int on_seek(void *userdata, curl_off_t offset, int origin) {
 
         if (origin != SEEK_SET || offset != 0)
                 return CURL_SEEKFUNC_FAIL;
+        if (c->keep_body && c->body_sent > 0 && (streq(c->method, "POST") || streq(c->method, "PATCH")))
+                return CURL_SEEKFUNC_FAIL; /* it may have been heard: twice is worse than not at all */
         if (c->keep_body)
                 c->body_sent = 0;
         else if (c->request_bytes > 0)
