@@ -3,8 +3,8 @@
 
 /*
  * The service manager's store of file descriptors, where the runs' listeners outlive this process. Entries are named
- * "run-<id>" and the like; a push removes the entry of that name first, so that there is one at most. Outside of a service manager
- * everything here succeeds and does nothing.
+ * "run-<id>" and the like; a push removes the entry of that name first, so that there is one at most. Outside of a
+ * service manager everything here succeeds and does nothing.
  */
 
 #include "basic/macro.h"

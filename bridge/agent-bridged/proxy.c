@@ -42,8 +42,8 @@ void route_proxy(const RouteRequest *r) {
         uint16_t port;
 
         if (!head->authority) {
-                http_problem(r->http, 400, "proxy-only", "This is a forward proxy; the routes are at another port.", NULL,
-                             0);
+                http_problem(r->http, 400, "proxy-only", "This is a forward proxy; the routes are at another port.",
+                             NULL, 0);
                 return;
         }
         int k = proxy_authority_parse(head->authority, head->tunnel ? 0 : 80, &host, &port);

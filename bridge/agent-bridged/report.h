@@ -14,8 +14,8 @@ typedef struct Report Report;
 #define REPORTS_MAX 8192U
 
 /* Error: 0, or a negative errno: -ENOENT the run is over, -EINVAL agentd does not want it (DETAIL says why), -ENODATA
- * what was asked for is not there, -EEXIST it contradicts what was there, -EDQUOT a limit, others are our faults. REPLY is the method's answer where there was one. Called from the event loop, once; the
- * report is gone afterwards. */
+ * what was asked for is not there, -EEXIST it contradicts what was there, -EDQUOT a limit, others are our faults. REPLY
+ * is the method's answer where there was one. Called from the event loop, once; the report is gone afterwards. */
 typedef void (*report_done_t)(int error, sd_bus_message *reply, const char *detail, void *userdata);
 
 int report_queue_new(Bridge *b, ReportQueue **ret);

@@ -19,7 +19,8 @@ static bool take_places(ServiceCall *c) {
                 .rate = c->service->rate, .burst = c->service->burst, .concurrent = c->service->concurrent,
         };
         Exchange *x = exchange_of(c->http);
-        _cleanup_free_ char *run_key = strprintf("calls %s", c->run->id), *user_key = strprintf("user %s", c->live->user),
+        _cleanup_free_ char *run_key = strprintf("calls %s", c->run->id),
+                            *user_key = strprintf("user %s", c->live->user),
                             *service_key = strprintf("service %s/%s", c->live->user, c->service->name);
         uint64_t now = 0, retry_usec = 0;
 
@@ -95,8 +96,8 @@ void call_check(ServiceCall *c) {
                 return;
         }
 
-        int r = approval_ask(c->bridge, c->live, http_request_id(c->http), c->service->name, c->method, path, on_approval,
-                             c, &c->approval);
+        int r = approval_ask(c->bridge, c->live, http_request_id(c->http), c->service->name, c->method, path,
+                             on_approval, c, &c->approval);
         if (r < 0) {
                 log_warning_errno(r, "Run %s: failed to ask for approval: %m", c->live->run);
                 on_approval(APPROVAL_UNAVAILABLE, c);
