@@ -82,6 +82,11 @@ Run *run_free(Run *run);
 DEFINE_CLEANUP(Run *, run_free);
 
 /* For the parts of a run that live in files of their own. */
+/* Between run.c and run-settle.c. */
+void run_register(Run *run);
+void run_set_end(Run *run, RunResult result, bool retry, const char *format, ...) _printf_(4, 5); /* the first one counts */
+void run_settle(Run *run);                                                     /* the end must be set */
+bool run_bridge_try_again(Run *run, const sd_bus_error *e);                    /* true where another try was arranged */
 void run_fail(Run *run, const char *step, int error, const char *message); /* the platform's fault; a retry may follow */
 void run_end(Run *run, RunResult result, const char *message);             /* for good */
 void run_compose(Run *run);            /* makes the sandbox */
