@@ -6,13 +6,7 @@
  */
 #include "basic/string-util.h"
 #include "operation.h"
-
-#define TRY(x)                                                                                                         \
-        do {                                                                                                           \
-                int _r_ = (x);                                                                                         \
-                if (_r_ < 0)                                                                                           \
-                        return _r_;                                                                                    \
-        } while (0)
+#include "unit-property.h"
 
 static int add(char ***argv, char *text) {
         int r = text ? strv_extend(argv, text) : -ENOMEM;
@@ -64,18 +58,7 @@ int edit_unit_properties(sd_bus_message *m, void *userdata) {
         TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)(sv)(sv)", "Description", "s", description, "Type", "s", "exec",
                                   "RemainAfterExit", "b", 1, "CollectMode", "s", "inactive", "Slice", "s", "agents.slice",
                                   "Delegate", "b", 1));
-        TRY(sd_bus_message_open_container(m, 'r', "sv"));
-        TRY(sd_bus_message_append(m, "s", "ExecStartEx"));
-        TRY(sd_bus_message_open_container(m, 'v', "a(sasas)"));
-        TRY(sd_bus_message_open_container(m, 'a', "(sasas)"));
-        TRY(sd_bus_message_open_container(m, 'r', "sasas"));
-        TRY(sd_bus_message_append(m, "s", argv[0]));
-        TRY(sd_bus_message_append_strv(m, argv));
-        TRY(sd_bus_message_append(m, "as", 1, "no-env-expand"));
-        TRY(sd_bus_message_close_container(m));
-        TRY(sd_bus_message_close_container(m));
-        TRY(sd_bus_message_close_container(m));
-        TRY(sd_bus_message_close_container(m));
+        TRY(append_exec(m, argv));
         if (o->tty)
                 TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)", "StandardInput", "s", "tty", "StandardOutput", "s", "tty",
                                           "StandardError", "s", "tty", "TTYPath", "s", o->tty));

@@ -8,22 +8,7 @@
 
 #include "basic/string-util.h"
 #include "operation.h"
-
-#define TRY(x)                                                                                                         \
-        do {                                                                                                           \
-                int _r_ = (x);                                                                                         \
-                if (_r_ < 0)                                                                                           \
-                        return _r_;                                                                                    \
-        } while (0)
-
-static int append_strv(sd_bus_message *m, const char *name, char *const *l) {
-        TRY(sd_bus_message_open_container(m, 'r', "sv"));
-        TRY(sd_bus_message_append(m, "s", name));
-        TRY(sd_bus_message_open_container(m, 'v', "as"));
-        TRY(sd_bus_message_append_strv(m, (char **) l));
-        TRY(sd_bus_message_close_container(m));
-        return sd_bus_message_close_container(m);
-}
+#include "unit-property.h"
 
 static int build_argv(const Operation *o, char ***ret) {
         static const char *const verbs[] = {
@@ -163,18 +148,7 @@ int operation_unit_properties(sd_bus_message *m, void *userdata) {
         TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)(sv)", "Description", "s", description, "Type", "s", "exec",
                                   "RemainAfterExit", "b", 1, "CollectMode", "s", "inactive", "Slice", "s",
                                   "agents.slice"));
-        TRY(sd_bus_message_open_container(m, 'r', "sv"));
-        TRY(sd_bus_message_append(m, "s", "ExecStartEx"));
-        TRY(sd_bus_message_open_container(m, 'v', "a(sasas)"));
-        TRY(sd_bus_message_open_container(m, 'a', "(sasas)"));
-        TRY(sd_bus_message_open_container(m, 'r', "sasas"));
-        TRY(sd_bus_message_append(m, "s", argv[0]));
-        TRY(sd_bus_message_append_strv(m, argv));
-        TRY(sd_bus_message_append(m, "as", 1, "no-env-expand"));
-        TRY(sd_bus_message_close_container(m));
-        TRY(sd_bus_message_close_container(m));
-        TRY(sd_bus_message_close_container(m));
-        TRY(sd_bus_message_close_container(m));
+        TRY(append_exec(m, argv));
 
         if (o->input_fd >= 0)
                 TRY(sd_bus_message_append(m, "(sv)", "StandardInputFileDescriptor", "h", o->input_fd));

@@ -13,6 +13,7 @@
 #include "basic/string-util.h"
 #include "run.h"
 #include "sandbox/proc-files.h"
+#include "unit-property.h"
 
 #define INIT_INSIDE "/run/agent-init" /* /run is the unit's own tmpfs, so the image needs no place for it */
 #define INPUT_INSIDE "/run/agent-input"
@@ -20,66 +21,27 @@
 #define AGENT_HOME "/home/agent"
 #define CHECK_OUTPUT_MAX UINT64_C(65536)
 
-#define TRY(x)                                                                                                         \
-        do {                                                                                                           \
-                int _r_ = (x);                                                                                         \
-                if (_r_ < 0)                                                                                           \
-                        return _r_;                                                                                    \
-        } while (0)
-
-static int append_bool(sd_bus_message *m, const char *name, bool b) {
-        return sd_bus_message_append(m, "(sv)", name, "b", (int) b);
-}
-
-static int append_string(sd_bus_message *m, const char *name, const char *s) {
-        return sd_bus_message_append(m, "(sv)", name, "s", s);
-}
-
-static int append_uint64(sd_bus_message *m, const char *name, uint64_t t) {
-        return sd_bus_message_append(m, "(sv)", name, "t", t);
-}
-
-static int append_strv(sd_bus_message *m, const char *name, char *const *l) {
-        TRY(sd_bus_message_open_container(m, 'r', "sv"));
-        TRY(sd_bus_message_append(m, "s", name));
-        TRY(sd_bus_message_open_container(m, 'v', "as"));
-        TRY(sd_bus_message_append_strv(m, (char **) l));
-        TRY(sd_bus_message_close_container(m));
-        return sd_bus_message_close_container(m);
-}
-
-/* ExecStartEx with no-env-expand: "$X" in an argument is the agent's, not for PID 1 to replace. agent-init goes before the
- * command, because the first process of a PID namespace gets no signals that it does not handle, and all orphans. */
-static int append_exec(sd_bus_message *m, const char *init, char *const *command) {
+/* agent-init goes before the command, because the first process of a PID namespace gets no signals that it does not
+ * handle, and all orphans. */
+static int append_command_line(sd_bus_message *m, const char *init, char *const *command) {
         _cleanup_strv_free_ char **argv = NULL;
 
         TRY(strv_extend(&argv, init));
         for (char *const *a = command; *a; a++)
                 TRY(strv_extend(&argv, *a));
-        TRY(sd_bus_message_open_container(m, 'r', "sv"));
-        TRY(sd_bus_message_append(m, "s", "ExecStartEx"));
-        TRY(sd_bus_message_open_container(m, 'v', "a(sasas)"));
-        TRY(sd_bus_message_open_container(m, 'a', "(sasas)"));
-        TRY(sd_bus_message_open_container(m, 'r', "sasas"));
-        TRY(sd_bus_message_append(m, "s", argv[0]));
-        TRY(sd_bus_message_append_strv(m, argv));
-        TRY(sd_bus_message_append(m, "as", 1, "no-env-expand"));
-        TRY(sd_bus_message_close_container(m));
-        TRY(sd_bus_message_close_container(m));
-        TRY(sd_bus_message_close_container(m));
-        return sd_bus_message_close_container(m);
+        return append_exec(m, argv);
 }
 
 static int append_command(sd_bus_message *m, const Run *run) {
         _cleanup_free_ char *node = NULL, *main = NULL;
 
         if (run->definition->kind == AGENT_EXEC)
-                return append_exec(m, INIT_INSIDE, run->definition->command);
+                return append_command_line(m, INIT_INSIDE, run->definition->command);
         TRY(runner_node_path(run->runner, &node));
         main = strprintf(RUNNER_INSIDE "/%s", run->runner->main);
         if (!main)
                 return -ENOMEM;
-        return append_exec(m, INIT_INSIDE, (char *const[]) { node, main, NULL });
+        return append_command_line(m, INIT_INSIDE, (char *const[]) { node, main, NULL });
 }
 
 /* All scripts of the runner, behind one that has to be refused. */
@@ -101,7 +63,7 @@ static int append_check(sd_bus_message *m, const Run *run) {
                         return -ENOMEM;
                 TRY(strv_extend(&argv, path));
         }
-        return append_exec(m, CHECK_INSIDE, argv);
+        return append_command_line(m, CHECK_INSIDE, argv);
 }
 
 static int append_environment(sd_bus_message *m, const Run *run) {
