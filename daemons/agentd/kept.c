@@ -37,6 +37,25 @@ void kept_drop(Manager *m, const char *run) {
         kept_free(k);
 }
 
+void kept_drop_of_agent(Manager *m, const char *user, const char *agent) {
+        bool again;
+
+        do {
+                KeptUpper *k;
+
+                again = false;
+                for (size_t i = 0; !again && (k = strmap_next(m->kept, &i));) {
+                        _cleanup_(store_run_freep) StoreRun *row = NULL;
+
+                        if (store_run_get(m->store, k->run, &row) >= 0 && streq(row->user, user) &&
+                            streq(row->agent, agent)) {
+                                kept_drop(m, k->run); /* changes the map */
+                                again = true;
+                        }
+                }
+        } while (again);
+}
+
 static int on_timer(sd_event_source *s, uint64_t usec, void *userdata) {
         KeptUpper *k = userdata;
 

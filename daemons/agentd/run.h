@@ -134,6 +134,8 @@ bool kept_has(Manager *m, const char *run);
 int kept_walk(Manager *m, StoreRunCallback callback, void *userdata);
 /* Unmounts and forgets it. */
 void kept_drop(Manager *m, const char *run);
+/* The same for all of an agent that is gone: nothing can be frozen any more. */
+void kept_drop_of_agent(Manager *m, const char *user, const char *agent);
 void kept_free_all(Manager *m);
 
 /* Signals (run-bus.c). Called after the commit. */

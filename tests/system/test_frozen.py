@@ -12,7 +12,7 @@ import dbus
 import pytest
 
 import inside
-from client import STATE, agentctl, run
+from client import RUNTIME, STATE, agentctl, run, wait_until
 
 # Digest over the whole root as seen from inside: names, kinds, modes, owners, sizes, times, attributes, targets, bytes.
 # Left out is what is not the environment's: the kernel's and the run's own trees, and the files of its identity.
@@ -287,3 +287,14 @@ def test_image_changed_under_an_agent(agentd, make_agent, image):
         agentd.call("RemoveImage", "no-such-image")
     assert e.value.get_dbus_name() == "org.agentd1.Error.NoSuchImage"
     assert generations(agentd, agent) == head
+
+
+def test_changes_go_with_their_agent(agentd, make_agent):
+    """What a keep run left can be frozen for its agent only, so it goes when the agent does."""
+    name = make_agent("echo kept > ~/kept")
+    path = agentd.execute(name, "", keep=True)
+    assert agentd.finish(path)[0] == "success"
+    rest = f"{RUNTIME}/runs/{path.rsplit('/', 1)[1]}"
+    assert os.path.isdir(rest)
+    agentd.call("RemoveAgent", name)
+    wait_until(lambda: not os.path.exists(rest), "the kept changes of a removed agent to go")
