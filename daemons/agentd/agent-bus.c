@@ -230,6 +230,7 @@ int method_remove_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
                                          "Agent \"%s\" has queued or live runs. Cancel them or wait for their end.", name);
         if (r < 0)
                 return bus_store_error(m, e, r);
+        kept_drop_of_agent(m, user, name);
         if (agent_object_path(user, name, &path) >= 0)
                 sd_bus_emit_signal(m->bus, BUS_PATH, BUS_INTERFACE_MANAGER, "AgentRemoved", "so", name, path);
         return sd_bus_reply_method_return(msg, NULL);
