@@ -116,5 +116,7 @@ int request_new(HttpConnection *c, HttpRequest **ret);
 void request_free(HttpRequest *req);
 
 void listener_update(HttpListener *l);
+/* Whether MORE bytes of a large document may be held beside what its connections hold already. */
+bool listener_has_room(const HttpListener *l, size_t more);
 void listener_connection_gone(HttpListener *l);
 void server_connection_gone(HttpServer *s);

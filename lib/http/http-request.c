@@ -117,6 +117,11 @@ bool http_request_body_received(const HttpRequest *req) {
         return http_parser_complete(req->connection->parser);
 }
 
+static void refuse_held(HttpRequest *req) {
+        http_problem(req, 503, "too-much-at-once", "Too many large requests and answers are under way; try again later.",
+                     &(HttpField) { "Retry-After", "1" }, 1);
+}
+
 static void collect_readable(HttpRequest *req, void *userdata) {
         for (;;) {
                 char buf[HTTP_READ_SIZE];
@@ -125,7 +130,9 @@ static void collect_readable(HttpRequest *req, void *userdata) {
                 if (n == -EAGAIN)
                         return;
                 if (n > 0 && (size_t) n <= req->collect_max - req->collected.size) {
-                        int r = http_buffer_append(&req->collected, buf, (size_t) n);
+                        bool room = req->collected.size + (size_t) n <= HTTP_BODY_WINDOW ||
+                                    listener_has_room(req->connection->listener, (size_t) n);
+                        int r = room ? http_buffer_append(&req->collected, buf, (size_t) n) : -ENOBUFS;
                         if (r >= 0)
                                 continue;
                         n = r;
@@ -140,7 +147,10 @@ static void collect_readable(HttpRequest *req, void *userdata) {
                         if (n == -EFBIG)
                                 http_problem(req, 413, "body-too-large", "The request's body is larger than allowed.",
                                              NULL, 0);
-                        else
+                        else if (n == -ENOBUFS) {
+                                http_buffer_done(&req->collected);
+                                refuse_held(req);
+                        } else
                                 http_request_abort(req);
                         done(req, NULL, 0, req->collect_userdata);
                 }
@@ -338,6 +348,11 @@ void http_response_end(HttpRequest *req) {
 
 int http_response_send(HttpRequest *req, unsigned status, const HttpField *fields, size_t n_fields, const void *data,
                        size_t size) {
+        if (size > HTTP_OUTPUT_MAX && !listener_has_room(req->connection->listener, size)) {
+                refuse_held(req); /* is an answer, too */
+                return 0;
+        }
+
         int r = http_response_start(req, status, fields, n_fields, size);
         if (r < 0)
                 return r;

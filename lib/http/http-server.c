@@ -12,6 +12,7 @@
 
 /* How many connections one turn of the loop takes from a backlog, so that one listener does not hold up the rest. */
 #define ACCEPT_BURST 16
+#define SOCKET_BUFFER (64 * 1024)
 /* A connection without a request counts as idle after this. */
 #define IDLE_GRACE_USEC (1 * USEC_PER_SEC)
 
@@ -100,6 +101,14 @@ void listener_update(HttpListener *l) {
                 (void) sd_event_source_set_enabled(l->io, accept ? SD_EVENT_ON : SD_EVENT_OFF);
 }
 
+bool listener_has_room(const HttpListener *l, size_t more) {
+        size_t held = more;
+
+        for (const HttpConnection *c = l->connections; c && held <= HTTP_HELD_MAX; c = c->next)
+                held += c->out.size + (c->request ? c->request->collected.size : 0);
+        return held <= HTTP_HELD_MAX;
+}
+
 static int on_retry(sd_event_source *source, uint64_t usec, void *userdata) {
         HttpServer *s = userdata;
 
@@ -137,6 +146,8 @@ void listener_connection_gone(HttpListener *l) {
 int http_listener_adopt(HttpListener *l, int fd) {
         /* Each write is an event of its own for the reader. Fails on AF_UNIX, where nothing is held back anyway. */
         (void) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int) { 1 }, sizeof(int));
+        /* The kernel's share of what a client does not take is our memory, too; by itself it would grow to megabytes. */
+        (void) setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int) { SOCKET_BUFFER }, sizeof(int));
         return connection_new(l, fd);
 }
 

@@ -5,7 +5,8 @@
  * A small HTTP/1.1 server in sd-event, for clients that are hostile. It is strict (see http-parser.h), handles one
  * request at a time on each connection, and holds bounded memory for each whatever the client does: one head,
  * HTTP_BODY_WINDOW of a body that nobody has read yet, HTTP_OUTPUT_MAX of an answer that the client has not taken
- * yet.
+ * yet. Whole documents, collected or sent in one piece, may be larger; of those all connections of a listener together
+ * hold HTTP_HELD_MAX, and what would be more is answered with 503.
  *
  * What it answers by itself: all that is malformed (400, 408, 414, 417, 431, 501, 505), Upgrade: websocket (426). A
  * connection that opens with HTTP/2's preface is closed without a word. Everything else goes to the handler of the
@@ -22,6 +23,7 @@
 
 #define HTTP_BODY_WINDOW ((size_t) 64 * 1024)
 #define HTTP_OUTPUT_MAX ((size_t) 256 * 1024)
+#define HTTP_HELD_MAX ((size_t) 16 * 1024 * 1024)
 
 typedef struct HttpServer HttpServer;
 typedef struct HttpListener HttpListener;
