@@ -197,6 +197,19 @@ static int report_try(Report *p) {
         return sd_bus_call_async(bus, &p->slot, m, on_reply, p, REPORT_TIMEOUT_USEC);
 }
 
+/* Those that carry a document. They stay when their client goes away, so each run may have few of them under way. */
+static bool has_large(const char *method) {
+        return streq(method, "ReportResult") || streq(method, "PutSession");
+}
+
+static unsigned count_large(const ReportQueue *q, const char *run) {
+        unsigned n = 0;
+
+        for (const Report *p = q->reports; p; p = p->next)
+                n += has_large(p->method) && streq(p->run, run);
+        return n;
+}
+
 static int report_new(Bridge *b, const char *run, uint64_t attempt, const char *method, Report **ret) {
         ReportQueue *q = b->reports;
 
@@ -204,6 +217,8 @@ static int report_new(Bridge *b, const char *run, uint64_t attempt, const char *
                 return -ENOTCONN;
         /* Results have room even where a run fills the queue with its calls while agentd is away. */
         if (q->n >= (streq(method, "ReportCall") ? REPORTS_MAX : REPORTS_MAX * 2))
+                return -ENOBUFS;
+        if (has_large(method) && count_large(q, run) >= REPORTS_LARGE_MAX)
                 return -ENOBUFS;
 
         Report *p = calloc(1, sizeof(Report));

@@ -12,6 +12,7 @@
 typedef struct Report Report;
 
 #define REPORTS_MAX 8192U
+#define REPORTS_LARGE_MAX 8U /* results and session documents of one run */
 
 /* Error: 0, or a negative errno: -ENOENT the run is over, -EINVAL agentd does not want it (DETAIL says why), -ENODATA
  * what was asked for is not there, -EEXIST it contradicts what was there, -EDQUOT a limit, others are our faults. REPLY
