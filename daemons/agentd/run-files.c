@@ -22,6 +22,30 @@ static int write_run_file(const Run *run, const char *name, const void *data, si
         return write_file_atomic(AT_FDCWD, path, data, size, 0400, owner, (gid_t) -1, 0);
 }
 
+/* For EnvironmentFile= (systemd.exec(5)): within double quotes these four have a meaning. */
+static int write_environment(Run *run) {
+        _cleanup_free_ char *text = NULL;
+        size_t size = 0;
+        FILE *f = open_memstream(&text, &size);
+
+        if (!f)
+                return -ENOMEM;
+        for (char **e = run->definition->environment; e && *e; e++) {
+                const char *value = strchr(*e, '=') + 1;
+
+                fprintf(f, "%.*s\"", (int) (value - *e), *e);
+                for (const char *p = value; *p; p++) {
+                        if (strchr("\"\\`$", *p))
+                                fputc('\\', f);
+                        fputc(*p, f);
+                }
+                fputs("\"\n", f);
+        }
+        if (fclose(f) != 0)
+                return -ENOMEM;
+        return write_run_file(run, "environment", text, size, (uid_t) -1);
+}
+
 static int write_token(Run *run) {
         _cleanup_free_ char *token = NULL;
         uint64_t now = now_realtime() / USEC_PER_SEC;
@@ -143,6 +167,10 @@ int run_write_files(Run *run, char **ret_error) {
         if (r >= 0) {
                 what = "token";
                 r = write_token(run);
+        }
+        if (r >= 0 && run->definition->kind == AGENT_EXEC) {
+                what = "environment";
+                r = write_environment(run);
         }
         if (r >= 0) {
                 what = "task";

@@ -96,11 +96,17 @@ static int append_environment(sd_bus_message *m, const Run *run) {
         }
         if (run->definition->proxy)
                 TRY(strv_extend(&env, "AGENT_PROXY=http://127.0.0.1:8378"));
-        /* An agent of kind command gets its own variables from the runner. */
-        if (run->definition->kind == AGENT_EXEC)
-                for (char **e = run->definition->environment; e && *e; e++)
-                        TRY(strv_extend(&env, *e));
-        return append_strv(m, "Environment", env);
+        TRY(append_strv(m, "Environment", env));
+        /* An agent of kind command gets its own variables from the runner. This property anybody can read, so they are in
+         * a file. */
+        if (run->definition->kind == AGENT_EXEC && strv_length(run->definition->environment) > 0) {
+                _cleanup_free_ char *path = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/environment", run->row->id);
+
+                if (!path)
+                        return -ENOMEM;
+                TRY(sd_bus_message_append(m, "(sv)", "EnvironmentFiles", "a(sb)", 1, path, 0));
+        }
+        return 0;
 }
 
 static int append_binds(sd_bus_message *m, const Run *run, bool check) {
