@@ -150,7 +150,10 @@ static int method_begin_artifact(sd_bus_message *msg, void *userdata, sd_bus_err
                 r = artifact_part_path(id, name, &part);
         if (r < 0)
                 return sd_bus_error_set_errnof(e, r, "The artifact cannot be made: %s", strerror(-r));
-        fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+        /* A file of its own each time: another writer of the same name keeps the one before, which nobody commits then. */
+        if (unlink(part) < 0 && errno != ENOENT)
+                return sd_bus_error_set_errnof(e, errno, "The artifact cannot be made: %m");
+        fd = open(part, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (fd < 0)
                 return sd_bus_error_set_errnof(e, errno, "The artifact cannot be made: %m");
         return sd_bus_reply_method_return(msg, "h", fd);
@@ -164,6 +167,7 @@ typedef struct Commit {
         char *id, *name, *part, *type;
         uint32_t attempt;
         uint64_t size;
+        ino_t inode; /* of what was synced; 0: it was in place already */
 } Commit;
 
 static void commit_free(Commit *c) {
@@ -178,13 +182,19 @@ static void commit_free(Commit *c) {
 
 static int commit_finish(Commit *c, sd_bus_error *e) {
         _cleanup_free_ char *path = NULL;
+        struct stat st;
+        bool part;
         int r;
 
         r = artifact_path(c->id, c->name, &path);
         if (r < 0)
                 return r;
+        /* While it was synced another request of the run may have begun, or committed, the same name. */
+        part = c->inode != 0 && stat(c->part, &st) >= 0 && st.st_ino == c->inode;
+        if ((!part && (stat(path, &st) < 0 || (c->inode != 0 && st.st_ino != c->inode))) || (uint64_t) st.st_size != c->size)
+                return sd_bus_error_set(e, BUS_ERROR_INVALID_INPUT, "The artifact was written anew meanwhile.");
         /* First the bytes under their name, then the row that says so: a row never names what is not there. */
-        if (renameat2(AT_FDCWD, c->part, AT_FDCWD, path, 0) < 0 && !(errno == ENOENT && access(path, F_OK) >= 0))
+        if (part && renameat2(AT_FDCWD, c->part, AT_FDCWD, path, 0) < 0)
                 return sd_bus_error_set_errnof(e, errno, "The artifact cannot be stored: %m");
         r = store_artifact_commit(c->manager->store, c->id, c->attempt, c->name, c->size, c->type);
         return r < 0 ? report_error(c->manager, e, r, c->id) : 0;
@@ -246,8 +256,10 @@ static int method_commit_artifact(sd_bus_message *msg, void *userdata, sd_bus_er
         else if ((uint64_t) st.st_size != size)
                 r = sd_bus_error_setf(e, BUS_ERROR_INVALID_INPUT, "The artifact has %jd bytes, not %" PRIu64 ".",
                                       (intmax_t) st.st_size, size);
-        else
+        else {
+                c->inode = st.st_ino;
                 r = async_sync_start(m->event, TAKE_FD(fd), on_synced, c, &c->sync);
+        }
         if (r < 0) {
                 commit_free(c);
                 return r;
