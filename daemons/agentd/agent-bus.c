@@ -24,25 +24,36 @@ static int agent_find(sd_bus *bus, const char *path, const char *interface, void
         return 1;
 }
 
+typedef struct Enumeration {
+        sd_bus *bus;
+        char **paths;
+} Enumeration;
+
+/* Names are told, by introspection, only to those who may see the object. */
 static int enumerate_one(const StoreAgent *agent, void *userdata) {
         _cleanup_free_ char *path = NULL;
+        Enumeration *n = userdata;
         int r;
 
+        if (!bus_may_read(n->bus, agent->uid))
+                return 0;
         r = agent_object_path(agent->user, agent->name, &path);
-        return r < 0 ? r : strv_extend(userdata, path);
+        return r < 0 ? r : strv_extend(&n->paths, path);
 }
 
 static int agent_enumerate(sd_bus *bus, const char *prefix, void *userdata, char ***nodes, sd_bus_error *e) {
-        _cleanup_strv_free_ char **l = calloc(1, sizeof(char *));
+        Enumeration n = { .bus = bus, .paths = calloc(1, sizeof(char *)) };
         Manager *m = userdata;
         int r;
 
-        if (!l)
+        if (!n.paths)
                 return -ENOMEM;
-        r = store_agent_list(m->store, NULL, enumerate_one, &l);
-        if (r < 0)
+        r = store_agent_list(m->store, NULL, enumerate_one, &n);
+        if (r < 0) {
+                strv_free(n.paths);
                 return r;
-        *nodes = TAKE_PTR(l);
+        }
+        *nodes = n.paths;
         return 1;
 }
 
@@ -140,17 +151,26 @@ static int first_generation(Manager *m, const char *user, const Definition *d, c
         return r < 0 ? r : generation_save(m->layers, g, digest);
 }
 
+static int count_one(const StoreAgent *agent, void *userdata) {
+        ++*(int *) userdata;
+        return 0;
+}
+
 int method_create_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         _cleanup_(definition_freep) Definition *d = NULL;
         _cleanup_free_ char *user = NULL, *text = NULL, *manifest = NULL, *path = NULL;
         char digest[DIGEST_LEN + 1];
         Manager *m = userdata;
+        int n = 0, r;
         uid_t uid;
-        int r;
 
         r = read_definition(m, msg, e, &uid, &user, &d);
         if (r <= 0)
                 return r < 0 ? r : 1;
+        r = store_agent_list(m->store, user, count_one, &n);
+        r = bus_check_number(m, e, uid, r < 0 ? r : n, BUS_AGENTS_MAX, "agents");
+        if (r < 0)
+                return r;
         r = first_generation(m, user, d, digest, &manifest, e);
         if (r < 0)
                 return r;

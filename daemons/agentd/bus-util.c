@@ -133,6 +133,15 @@ bool bus_may_read(sd_bus *bus, uid_t uid) {
         return sender == 0 || sender == uid;
 }
 
+int bus_check_number(Manager *m, sd_bus_error *e, uid_t uid, int n, int max, const char *what) {
+        if (n < 0)
+                return bus_store_error(m, e, n);
+        if (uid != 0 && n >= max)
+                return sd_bus_error_setf(e, SD_BUS_ERROR_LIMITS_EXCEEDED,
+                                         "One user may keep %d %s. Remove some that are not needed.", max, what);
+        return 0;
+}
+
 int bus_store_error(Manager *m, sd_bus_error *e, int r) {
         switch (r) {
         case -ENOSPC:

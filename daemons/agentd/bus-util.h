@@ -24,6 +24,12 @@ int bus_resolve_run(Manager *m, sd_bus_message *msg, const char *id, const char 
 bool bus_may_read(sd_bus *bus, uid_t uid);
 
 /* Turns an errno of the store into a bus error with a sentence. */
+/* What one user may keep of a kind of thing; root may keep more. */
+#define BUS_AGENTS_MAX 1000
+#define BUS_SERVICES_MAX 1000
+#define BUS_IMAGES_MAX 100
+/* Passes N on, a number of things or an error, unless it is too many. */
+int bus_check_number(Manager *m, sd_bus_error *e, uid_t uid, int n, int max, const char *what);
 int bus_store_error(Manager *m, sd_bus_error *e, int r);
 
 int agent_object_path(const char *user, const char *name, char **ret);

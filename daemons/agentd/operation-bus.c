@@ -30,6 +30,8 @@ static int operation_enumerate(sd_bus *bus, const char *prefix, void *userdata, 
         if (!l)
                 return -ENOMEM;
         for (size_t i = 0; (o = strmap_next(m->operations, &i));) {
+                if (!bus_may_read(bus, o->uid))
+                        continue;
                 r = strv_extend(&l, o->path);
                 if (r < 0)
                         return r;
@@ -132,17 +134,32 @@ int operation_start_and_reply(Manager *m, sd_bus_message *msg, const OperationRe
         return sd_bus_reply_method_return(msg, "o", o->path);
 }
 
+typedef struct OwnImages {
+        const char *user;
+        int n;
+} OwnImages;
+
+/* The list has root's, too. */
+static int count_own(const StoreImage *image, void *userdata) {
+        OwnImages *own = userdata;
+
+        own->n += streq(image->user, own->user);
+        return 0;
+}
+
 /* Name of a new image of the sender's own. >0 go on. */
 static int check_new_image(Manager *m, sd_bus_message *msg, const char *name, uid_t *ret_uid, char **ret_user,
                            sd_bus_error *e) {
         _cleanup_(store_image_freep) StoreImage *image = NULL;
         _cleanup_free_ char *user = NULL;
+        OwnImages own = {};
         uid_t uid;
         int r;
 
         r = bus_sender_user(msg, &uid, &user);
         if (r < 0)
                 return r;
+        own.user = user;
         r = bus_verify_async(m->polkit, msg, POLKIT_ACTION_MANAGE, NULL, uid, e);
         if (r <= 0)
                 return r;
@@ -157,6 +174,10 @@ static int check_new_image(Manager *m, sd_bus_message *msg, const char *name, ui
                                          name);
         if (r < 0 && r != -ENOENT)
                 return bus_store_error(m, e, r);
+        r = store_image_list(m->store, user, count_own, &own);
+        r = bus_check_number(m, e, uid, r < 0 ? r : own.n, BUS_IMAGES_MAX, "images");
+        if (r < 0)
+                return r;
         *ret_uid = uid;
         *ret_user = TAKE_PTR(user);
         return 1;

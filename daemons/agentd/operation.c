@@ -15,6 +15,8 @@
 #define OPERATION_LINE_MAX 65536U
 /* How long the object of a finished operation stays, for clients that ask late. */
 #define OPERATION_EXPIRY_USEC (600 * USEC_PER_SEC)
+/* And how many of one user's stay, each with a document that may be large. */
+#define OPERATION_FINISHED_MAX 32U
 
 static const char *const kind_table[_OPERATION_KIND_MAX] = {
         [OPERATION_IMPORT_IMAGE] = "import-image",
@@ -509,6 +511,22 @@ static int check_bounds(Manager *m, const OperationRequest *request) {
         return all >= m->settings->max_operations || of_user >= m->settings->max_operations_per_user ? -EUSERS : 0;
 }
 
+/* Room for one more: the oldest of those that are over goes. */
+static void expire_surplus(Manager *m, const char *user) {
+        Operation *o, *oldest = NULL;
+        unsigned n = 0;
+
+        for (size_t i = 0; (o = strmap_next(m->operations, &i));) {
+                if (o->state == OPERATION_RUNNING || !streq(o->user, user))
+                        continue;
+                n++;
+                if (!oldest || strtoull(o->id, NULL, 10) < strtoull(oldest->id, NULL, 10))
+                        oldest = o;
+        }
+        if (n >= OPERATION_FINISHED_MAX)
+                operation_free(oldest);
+}
+
 static int begin_unit(Operation *o) {
         _cleanup_free_ char *unit = NULL;
         int r;
@@ -644,6 +662,7 @@ int operation_start(Manager *m, const OperationRequest *request, Operation **ret
         r = check_bounds(m, request);
         if (r < 0)
                 return r;
+        expire_surplus(m, request->user);
         o = calloc(1, sizeof *o);
         if (!o)
                 return -ENOMEM;

@@ -24,25 +24,35 @@ static int run_find(sd_bus *bus, const char *path, const char *interface, void *
         return 1;
 }
 
+typedef struct Enumeration {
+        sd_bus *bus;
+        char **paths;
+} Enumeration;
+
 /* Live and queued runs only: the history may be long. */
 static int enumerate_one(const StoreRun *row, void *userdata) {
-        char ***l = userdata;
-        _cleanup_free_ char *path = strprintf(BUS_PATH "/run/%s", row->id);
+        _cleanup_free_ char *path = NULL;
+        Enumeration *n = userdata;
 
-        return path ? strv_extend(l, path) : -ENOMEM;
+        if (!bus_may_read(n->bus, row->uid))
+                return 0;
+        path = strprintf(BUS_PATH "/run/%s", row->id);
+        return path ? strv_extend(&n->paths, path) : -ENOMEM;
 }
 
 static int run_enumerate(sd_bus *bus, const char *prefix, void *userdata, char ***nodes, sd_bus_error *e) {
-        _cleanup_strv_free_ char **l = calloc(1, sizeof(char *));
+        Enumeration n = { .bus = bus, .paths = calloc(1, sizeof(char *)) };
         Manager *m = userdata;
         int r;
 
-        if (!l)
+        if (!n.paths)
                 return -ENOMEM;
-        r = store_runs_unfinished(m->store, enumerate_one, &l);
-        if (r < 0)
+        r = store_runs_unfinished(m->store, enumerate_one, &n);
+        if (r < 0) {
+                strv_free(n.paths);
                 return r;
-        *nodes = TAKE_PTR(l);
+        }
+        *nodes = n.paths;
         return 1;
 }
 

@@ -34,15 +34,28 @@ static int no_such_service(sd_bus_error *e, const char *user, const char *name) 
         return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_SERVICE, "%s has no service \"%s\".", user, name);
 }
 
+static int count_one(const StoreService *row, void *userdata) {
+        ++*(int *) userdata;
+        return 0;
+}
+
 int method_create_service(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         _cleanup_(service_unrefp) Service *s = NULL;
         _cleanup_free_ char *user = NULL, *text = NULL;
         Manager *m = userdata;
-        int r;
+        int n = 0, r;
+        uid_t uid;
 
         r = read_service(m, msg, e, &user, &s);
         if (r <= 0)
                 return r < 0 ? r : 1;
+        r = bus_sender_euid(msg, &uid);
+        if (r < 0)
+                return r;
+        r = store_service_list(m->store, user, count_one, &n);
+        r = bus_check_number(m, e, uid, r < 0 ? r : n, BUS_SERVICES_MAX, "services");
+        if (r < 0)
+                return r;
         r = service_to_json(s, &text);
         if (r < 0)
                 return r;
