@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What hostile code in a run, or a hostile user of the host, tried with success once."""
+
+import json
+
+from client import BUS_NAME, OPERATION, call_as, run
+
+INTROSPECTABLE = "org.freedesktop.DBus.Introspectable"
+
+
+def test_names_of_others_are_not_told(agentd, users, make_agent, unique):
+    """Introspection shows a user what is his own, as ObjectManager does."""
+    name = make_agent(["/bin/sh", "-c", "exec sleep 300"], name=unique("").strip("-"))
+    path = agentd.execute(name)
+    agentd.wait_state(path, "running")
+    for node, secret in (("agent", name), ("run", agentd.run_id(path))):
+        at = (BUS_NAME, f"/org/agentd1/{node}", INTROSPECTABLE, "Introspect", [])
+        assert secret in call_as("root", at)[0]["value"]
+        assert secret not in call_as("bob", at)[0]["value"]
+
+
+def test_variables_are_told_to_the_run_only(agentd, users, make_agent):
+    """Anybody can read the properties of a unit; what an agent of kind exec finds in its environment is not there."""
+    values = {"API_KEY": 'hush "q" $HOME `b` \\n end\\', "LINES": "one\n\ttwo", "EMPTY": "", "SPACES": "  # it's ;  "}
+    command = ["/usr/bin/python3", "-c", f"import os; print([os.environ[k] for k in {sorted(values)}], flush=True); "
+               "import time; time.sleep(300)"]
+    path = agentd.execute(make_agent(command, environment=values))
+    agentd.wait_state(path, "running")
+    shown = run("systemctl", "show", f"agent-run-{agentd.run_id(path)}.service", user="bob").stdout
+    assert "AGENT_RUN_ID=" in shown and "hush" not in shown
+    name = make_agent([*command[:2], command[2].split("import time")[0]], environment=values)
+    path = agentd.execute(name)
+    assert agentd.finish(path)[0] == "success"
+    assert str([values[k] for k in sorted(values)]) in agentd.log(path)
+
+
+def test_documents_that_nobody_reads(probe):
+    """One run cannot make the bridge hold more than a bounded number of large answers; it may go on afterwards."""
+    out = probe(r'''
+request = ("GET /v1/run HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer %s\r\n\r\n" % token()).encode()
+held, seen = [], []
+for i in range(200):
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2304)
+    s.connect(("127.0.0.1", 8377))
+    s.sendall(request)
+    seen.append(s.recv(12).decode())
+    held.append(s)
+for s in held:
+    s.close()
+say([seen, patient("GET", "/v1/run")[0]])
+''' + "#" * 1000000)
+    assert set(out[0]) == {"HTTP/1.1 200", "HTTP/1.1 503"}
+    assert 10 < out[0].count("HTTP/1.1 200") < 100
+    assert out[1] == 200
+
+
+def test_bodies_that_never_end(probe):
+    """The same for documents that are collected."""
+    out = probe(r'''
+head = ("POST /v1/run/result HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer %s\r\nContent-Length: 1000000\r\n\r\n"
+        % token()).encode()
+held, refused = [], 0
+for i in range(60):
+    s = socket.create_connection(("127.0.0.1", 8377))
+    try:
+        s.sendall(head + b" " * 999999)
+    except ConnectionError:
+        pass
+    held.append(s)
+for s in held:
+    s.setblocking(False)
+while not refused:
+    for s in held:
+        try:
+            refused += s.recv(12) == b"HTTP/1.1 503"
+        except OSError:
+            pass
+for s in held:
+    s.close()
+say([refused > 0, patient("GET", "/v1/run")[0]])
+''')
+    assert out == [True, 200]
+
+
+def test_two_writers_of_one_artifact(probe):
+    """What was committed cannot be written any more, by whoever began the same name before."""
+    code = r'''
+def begin(size):
+    s = socket.create_connection(("127.0.0.1", 8377))
+    s.sendall(("PUT /v1/artifacts/twice HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n"
+               "Expect: 100-continue\r\n\r\n" % (token(), size)).encode())
+    assert s.recv(4096).startswith(b"HTTP/1.1 100"), "not begun"
+    return s
+late = begin(10)
+late.sendall(b"AAAAA")
+second = bridge("PUT", "/v1/artifacts/twice", b"BBB")[0]
+late.sendall(b"AAAAA")
+say([second, late.recv(12).decode(), bridge("GET", "/v1/artifacts/twice")[2].decode()])
+'''
+    assert probe(code) == [201, "HTTP/1.1 422", "BBB"]
+
+
+def test_operations_that_are_over_do_not_pile_up(agentd, users):
+    """Each keeps a document for those who ask late; of one user's the oldest go."""
+    call = ("CheckEnvironments", {"options": {}})
+    first = call_as("alice", call)[0]["value"]
+    agentd.complete(first)
+    for _ in range(40):
+        agentd.complete(call_as("alice", call)[0]["value"])
+    at = (BUS_NAME, "/org/agentd1/operation", INTROSPECTABLE, "Introspect", [])
+    assert call_as("alice", at)[0]["value"].count("<node name=") <= 33
+    assert "error" in call_as("alice", (BUS_NAME, first, OPERATION, "OpenResult", []))[0]
+
+
+def test_one_user_cannot_fill_the_store_with_names(users):
+    """What is made by one call and kept for ever has a bound for each user."""
+    definition = {"base_url": "https://example.com", "auth": {"kind": "none"}, "allow": []}
+    names = [f"flood-{i}" for i in range(1001)]
+    made = call_as("bob", *(("CreateService", json.dumps({"name": n, **definition})) for n in names))
+    gone = call_as("bob", *(("RemoveService", n) for n in names))
+    refused = [m for m in made if "error" in m]
+    assert refused and all(m["error"] == "org.freedesktop.DBus.Error.LimitsExceeded" for m in refused), refused[:3]
+    assert len(refused) + sum("error" not in g for g in gone) == len(names)
