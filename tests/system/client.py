@@ -70,17 +70,32 @@ def wait_until(predicate, what, timeout=DEADLINE, every=0.02):
         source.destroy()
 
 
+def kill(unit):
+    """SIGKILL to its main process; waits until another one is there."""
+    pid = int(show(unit, "MainPID"))
+    assert pid > 1, f"{unit} is not running"
+    os.kill(pid, 9)
+    wait_until(lambda: int(show(unit, "MainPID")) not in (0, pid) and show(unit, "ActiveState") == "active",
+               f"another {unit}")
+
+
 class Agentd:
     """The manager's object as a client sees it, and the signals it has sent since the session began."""
 
     def __init__(self):
         dbus.mainloop.glib.DBusGMainLoop(set_as_default=True)
-        self.bus = dbus.bus.BusConnection(dbus.bus.BusConnection.TYPE_SYSTEM)
         self.context = GLib.MainContext.default()
         self.finished_runs = {}
         self.finished_operations = {}
         self.changes = {}  # object path: number of PropertiesChanged
         self.owners = 0  # changes of the name's owner
+        self.connect()
+
+    def connect(self):
+        """To the bus; again where that was restarted."""
+        self.bus = dbus.bus.BusConnection(dbus.bus.BusConnection.TYPE_SYSTEM)
+        self.bus.set_exit_on_disconnect(False)
+        self.owners += 1
         # Matches are on interface and path, not on the sender, so agentd may be restarted meanwhile.
         self.bus.add_signal_receiver(self._run_finished, "RunFinished", MANAGER, None, MANAGER_PATH)
         self.bus.add_signal_receiver(self._operation_finished, "OperationFinished", MANAGER, None, MANAGER_PATH)
@@ -133,7 +148,7 @@ class Agentd:
 
     def finish(self, path, timeout=DEADLINE):
         """Waits for the end of a run as a client is told to (org.agentd1(5)); returns (result, message)."""
-        seen = self.owners
+        seen = None  # it may be over already, and agentd another one since
 
         def over():
             nonlocal seen

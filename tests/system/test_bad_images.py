@@ -11,7 +11,7 @@ import tarfile
 import dbus
 import pytest
 
-from client import STATE, TEST_ROOTFS, agentctl, call_as, show, wait_until
+from client import STATE, TEST_ROOTFS, agentctl, call_as, kill, wait_until
 
 CANARY = "/var/tmp/agentd-escaped"
 
@@ -208,9 +208,7 @@ def test_agentd_killed_during_an_import(agentd, unique):
     reader, writer = os.pipe()
     agentd.call("ImportImage", image, dbus.types.UnixFd(reader), dbus.Dictionary({}, signature="sv"))
     os.write(writer, tar(SHELL)[:2048])
-    pid = int(show("agentd.service", "MainPID"))
-    os.kill(pid, 9)
-    wait_until(lambda: int(show("agentd.service", "MainPID")) not in (0, pid), "another agentd")
+    kill("agentd.service")
     assert image not in images(agentd)  # waits until it answers
     os.close(reader)
     os.close(writer)

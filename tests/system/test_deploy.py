@@ -4,13 +4,12 @@ that has its calls.
 """
 
 import json
-import os
 import threading
 
 import pytest
 
 import inside
-from client import DEADLINE, show, systemctl, wait_until
+from client import DEADLINE, kill, run, show, systemctl, wait_until
 
 UNITS = ("agentd.service", "agent-bridged.service", "agent-credentiald.service")
 
@@ -67,15 +66,6 @@ def flight(agentd, make_agent, make_service, upstream, unique):
     counter.stop = True
 
 
-def kill(unit):
-    """SIGKILL to its main process; waits until another one is there."""
-    pid = int(show(unit, "MainPID"))
-    assert pid > 1, f"{unit} is not running"
-    os.kill(pid, 9)
-    wait_until(lambda: int(show(unit, "MainPID")) not in (0, pid) and show(unit, "ActiveState") == "active",
-               f"another {unit}")
-
-
 def restart(*units):
     systemctl("restart", *units)
 
@@ -126,7 +116,6 @@ def test_all_killed_at_once(agentd, flight):
 def test_daemons_away_while_runs_end(agentd, flight):
     """All is stopped when the agents want to tell their results, and comes back: nothing is lost."""
     counter, paths = flight
-    units = [str(agentd.get(p, "Unit")) for p in paths]
     for unit in UNITS[:2]:
         systemctl("kill", "--signal=STOP", unit)
     counter.stop = True
@@ -134,7 +123,6 @@ def test_daemons_away_while_runs_end(agentd, flight):
     for unit in UNITS[:2]:
         systemctl("kill", "--signal=KILL", unit)
     wait_until(lambda: all(show(u, "ActiveState") == "active" for u in UNITS[:2]), "the daemons again")
-    assert units
     land(agentd, counter, paths)
 
 
@@ -202,6 +190,26 @@ def test_reload_of_the_manager_while_runs_are_made(agentd, make_agent):
     for path in paths:
         result, message = agentd.finish(path)
         assert (result, agentd.receipt(path)["attempts"]) == ("exit-code", 1), message
+
+
+def test_the_bus_is_restarted(agentd, make_agent, gate_service, upstream, unique):
+    """agentd ends with the bus, comes back with it, and knows its runs."""
+    name = unique("gate")
+    gate = upstream.gate(name)
+    agent = make_agent(inside.COMMAND, kind="command", services=[gate_service])
+    path = agentd.execute(agent, inside.PRELUDE + f"""
+patient("GET", "/v1/services/{gate_service}/gate/{name}")
+say(patient("GET", "/v1/run")[0])
+""")
+    gate.arrived(1)
+    systemctl("restart", "dbus.service")
+    wait_until(lambda: run("busctl", "--timeout=5", "get-property", "org.freedesktop.systemd1", "/org/freedesktop/systemd1",
+                           "org.freedesktop.systemd1.Manager", "Version", check=False).returncode == 0, "PID 1 on the bus")
+    agentd.connect()
+    assert str(agentd.get(path, "State")) == "running"
+    gate.open()
+    assert agentd.finish(path)[0] == "success" and agentd.result(path)["output"] == 200
+    assert agentd.receipt(path)["attempts"] == 1
 
 
 def test_a_token_outlives_a_restart(agentd, make_agent, gate_service, upstream, unique):

@@ -165,10 +165,12 @@ def test_signals_of_agents(agentd, make_agent, unique):
     assert [str(a[0]) for a, _ in new].count(name) == 1
 
 
-def test_an_operation_can_be_read_after_its_end(agentd, text_file):
-    result, detail = agentd.import_image("test-late", text_file("no tar"))
-    path = next(p for p, ends in agentd.finished_operations.items() if ends == [(result, detail)])
+def test_an_operation_can_be_read_after_its_end(agentd, text_file, unique):
+    with open(text_file("no tar"), "rb") as f:
+        path = str(agentd.call("ImportImage", unique("img"), dbus.types.UnixFd(f), dbus.Dictionary({}, signature="sv")))
+    result, detail = agentd.complete(path)
     assert (str(agentd.get(path, "State", OPERATION)), str(agentd.get(path, "Detail", OPERATION))) == (result, detail)
+    assert str(agentd.get(path, "Kind", OPERATION)) == "import-image"
 
 
 def test_activation(agentd):

@@ -70,7 +70,9 @@ class Servers:
             c.recv(10)
 
     def datagram(self, s):
-        _, peer = s.recvfrom(100)
+        text, peer = s.recvfrom(100)
+        if not text:  # closed
+            raise OSError
         s.sendto(self.canary, peer)
 
     def resolve(self, s):

@@ -117,6 +117,22 @@ say([before, name, said, own, len(many)])
     assert 8 <= many < 100
 
 
+def test_first_process_is_closed(probe):
+    """What the run's first process holds, the record of how the command ended among it, is out of reach for the command,
+    though both have the same user."""
+    assert probe("""
+seen = []
+for name in ("fd", "fd/3", "fdinfo", "mem", "environ", "maps", "cwd", "exe", "root"):
+    try:
+        path = "/proc/1/" + name
+        os.listdir(path) if name in ("fd", "fdinfo", "cwd", "root") else open(path, "r+b" if name in ("mem", "fd/3") else "rb")
+        seen.append(name)
+    except OSError:
+        pass
+say([seen, os.path.exists("/proc/1"), [int(x) for x in os.listdir("/proc/self/fd")][:3]])
+""")[0] == []
+
+
 def test_mounts(probe):
     """None of the host's mounts is there, and each one is either its own, read-only, or unable to carry programs that gain
     rights."""
@@ -218,6 +234,6 @@ for d, dirs, names in os.walk("/run"):
     found += [d + "/" + n for n in names if not d.startswith(("/run/systemd/inaccessible", "/run/host"))]
 say(found)
 """)
-    own = r"/run/credentials/agent-run-[0-9a-f]{32}\.service/token|/run/agent-input|/run/agent-init"
+    own = r"/run/credentials/agent-run-[0-9a-f]{32}\.service/token|/run/agent-(input|init|bridge\.sock)"
     assert [f for f in files if not re.fullmatch(own, f)] == []
-    assert len(files) == 3
+    assert len(files) == 4

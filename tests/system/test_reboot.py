@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What agentd finds after a reboot, staged: no units, no /run, and rows in the store of another boot. Runs that were live are
+lost, and say so; queued ones are run; what was kept in memory is gone.
+"""
+
+import os
+import shutil
+import uuid
+
+import dbus
+import pytest
+
+from client import RUNTIME, run, systemctl, wait_until
+
+
+@pytest.fixture
+def reboot():
+    """Takes away what a reboot takes away, while agentd is down, and makes the store's boot another one."""
+
+    def do():
+        systemctl("stop", "agentd.service", "agent-bridged.service", "agent-credentiald.service")
+        units = run("systemctl", "list-units", "--all", "--plain", "--no-legend", "agent-run-*").stdout.split("\n")
+        for unit in (line.split()[0] for line in units if line.strip()):
+            systemctl("kill", "--signal=KILL", unit, check=False)
+            systemctl("stop", unit, check=False)
+            systemctl("reset-failed", unit, check=False)
+        points = [line.split()[4] for line in open("/proc/1/mountinfo")]
+        for point in sorted((p for p in points if p.startswith((f"{RUNTIME}/runs", f"{RUNTIME}/layers"))), reverse=True):
+            run("umount", "--lazy", point)
+        for name in os.listdir(RUNTIME):
+            path = f"{RUNTIME}/{name}"
+            shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else None
+        run("systemd-tmpfiles", "--create", "/usr/lib/tmpfiles.d/agentd.conf")
+        done = run("sqlite3", "/var/lib/agentd/store.db",
+                   f"update runs set boot_id = '{uuid.uuid4().hex}' where boot_id is not null; select changes();")
+        assert int(done.stdout) > 0
+        run("systemctl", "start", "agentd.service")
+
+    return do
+
+
+def test_runs_over_a_reboot(agentd, make_agent, reboot):
+    agent = make_agent("exec sleep 1000", concurrency=2)
+    quick = make_agent("exit 0", concurrency=1)
+    live = [agentd.execute(agent) for _ in range(2)]
+    for path in live:
+        agentd.wait_state(path, "running")
+    queued = agentd.execute(agent)
+    over = agentd.execute(quick)
+    agentd.finish(over)
+    before = agentd.receipt(over)
+    reboot()
+    for path in live:
+        result, message = agentd.finish(path)
+        assert result == "lost" and "restarted" in message, (result, message)
+        receipt = agentd.receipt(path)
+        assert receipt["result"] == "lost" and set(receipt) == set(before)
+    assert agentd.receipt(over) == before
+    agentd.wait_state(queued, "running")  # its turn has come
+    agentd.call("CancelRun", agentd.run_id(queued))
+    assert agentd.finish(queued)[0] == "canceled"
+    wait_until(lambda: not os.listdir(f"{RUNTIME}/runs"), "an empty folder of runs")
+
+
+def test_environments_over_a_reboot(agentd, make_agent, reboot):
+    """A frozen environment is there after it; the changes of a run that were kept in memory are not."""
+    agent = make_agent("echo x >> /home/agent/f; grep -c x /home/agent/f", kind="command")
+    one = agentd.execute(agent, keep=True)
+    agentd.finish(one)
+    assert agentd.freeze(agent, one)[0] == "done"
+    two = agentd.execute(agent, keep=True)
+    agentd.finish(two)
+    assert agentd.result(two)["output"] == 2
+    reboot()
+    with pytest.raises(dbus.DBusException) as e:
+        agentd.freeze(agent, two)
+    assert e.value.get_dbus_name() == "org.agentd1.Error.NotFreezable"
+    three = agentd.execute(agent)
+    agentd.finish(three)
+    assert agentd.result(three)["output"] == 2, "the frozen one and its own"
+    assert agentd.receipt(three)["environment"] == agentd.receipt(two)["environment"]
