@@ -279,22 +279,22 @@ int manager_startup(Manager *m) {
         if (r < 0)
                 return r;
         /* Watches first, then the look at what is there, then the name: nobody can ask before we know. */
-        r = manager_reconcile(m);
-        if (r < 0)
-                return r;
         r = manager_export(m);
         if (r < 0)
                 return log_error_errno(r, "The objects cannot be put on the bus: %m");
+        r = manager_reconcile(m);
+        if (r < 0)
+                return r;
         /* On the very first start the shipped runner is packed before anybody can ask for a run. */
         return runner_deploy_shipped(m);
 }
 
-void manager_runners_ready(Manager *m) {
+/* Nobody can ask before all of it is known: a call that came earlier would be told that there is none of what there is. */
+static void manager_open(Manager *m) {
         int r;
 
-        if (m->runners_ready)
+        if (!m->runners_ready || !m->reconciled)
                 return;
-        m->runners_ready = true;
         r = sd_bus_request_name(m->bus, BUS_NAME, 0);
         if (r < 0) {
                 log_error_errno(r, "The name " BUS_NAME " cannot be had: %m");
@@ -303,4 +303,16 @@ void manager_runners_ready(Manager *m) {
         }
         manager_dispatch_soon(m);
         sd_notify(false, "READY=1");
+}
+
+void manager_runners_ready(Manager *m) {
+        if (m->runners_ready)
+                return;
+        m->runners_ready = true;
+        manager_open(m);
+}
+
+void manager_reconciled(Manager *m) {
+        m->reconciled = true;
+        manager_open(m);
 }

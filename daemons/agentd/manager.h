@@ -76,8 +76,9 @@ int manager_startup(Manager *m);
 /* What was live when an earlier agentd ended, and what it left behind: see reconcile.c. */
 int manager_reconcile(Manager *m);
 
-/* Runs can begin, and clients come. */
+/* When both have been called runs can begin, and clients come: there is a runner, and what was left is known. */
 void manager_runners_ready(Manager *m);
+void manager_reconciled(Manager *m);
 
 /* Something may have become claimable: look at the queue in the next loop turn. */
 void manager_dispatch_soon(Manager *m);

@@ -37,8 +37,7 @@ static void on_worker_list(int error, const char *message, const WorkerRun *runs
                 if (worker_cleanup(m->worker, runs[i].id, false, on_cleaned, NULL, NULL) < 0)
                         log_oom();
         }
-        m->reconciled = true;
-        manager_dispatch_soon(m);
+        manager_reconciled(m);
 }
 
 /* Live files of runs that are not live: their tokens would still be good. */
@@ -173,6 +172,6 @@ int manager_reconcile(Manager *m) {
                 log_warning_errno(r, "Half-made layers cannot be removed: %m");
         sd_bus_call_method_async(m->bus, NULL, "org.agentd1.Bridge", "/org/agentd1/Bridge", "org.agentd1.Bridge",
                                  "ListRegistered", on_bridge_list, m, NULL);
-        /* Claiming begins when the leftovers are known (on_worker_list). */
+        /* Nothing is claimed, and nobody is heard, before the leftovers are known (on_worker_list). */
         return worker_list(m->worker, on_worker_list, m, NULL);
 }
