@@ -122,3 +122,14 @@ def test_one_user_cannot_fill_the_store_with_names(users):
     refused = [m for m in made if "error" in m]
     assert refused and all(m["error"] == "org.freedesktop.DBus.Error.LimitsExceeded" for m in refused), refused[:3]
     assert len(refused) + sum("error" not in g for g in gone) == len(names)
+
+
+def test_lines_cost_more_than_their_bytes(probe, make_agent, agentd):
+    """Many short lines fill the journal like few long ones."""
+    agent = make_agent(["/usr/bin/python3", "-c", "import sys; exec(compile(sys.stdin.read(), '<probe>', 'exec'))"],
+                       kind="command", limits={"log": "64K"})
+    code = r'''
+say([bridge("POST", "/v1/logs", b"a\n" * 20000)[0], bridge("POST", "/v1/logs", b"a\n")[0]])
+'''
+    first, second = probe(code, agent=agent)
+    assert first in (200, 413) and second == 413

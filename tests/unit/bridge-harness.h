@@ -434,7 +434,7 @@ static LiveRun *make_live(const char *run, const char *jti, uint16_t upstream_po
         live->uid = 1000;
         live->agent = strdup("analyst");
         live->deadline_usec = ((uint64_t) time(NULL) + 600) * USEC_PER_SEC;
-        live->limits.log_bytes = 2000;
+        live->limits.log_bytes = 8000;
         live->limits.result_bytes = 1000;
         live->limits.artifact_bytes = 100000;
         for (size_t i = 0; i < ELEMENTSOF(kinds); i++) {
