@@ -190,6 +190,9 @@ int method_open_edit_terminal(sd_bus_message *msg, void *userdata, sd_bus_error 
                                                   .term = term,
                                                   .tty = path },
                             &o);
+        if (r == -EUSERS)
+                return sd_bus_error_set(e, BUS_ERROR_TOO_MANY_OPERATIONS,
+                                        "Too many operations are under way. Wait for one to end.");
         if (r < 0)
                 return bus_store_error(m, e, r);
         return sd_bus_reply_method_return(msg, "oh", o->path, master);

@@ -17,6 +17,8 @@
 #define OPERATION_EXPIRY_USEC (600 * USEC_PER_SEC)
 /* And how many of one user's stay, each with a document that may be large. */
 #define OPERATION_FINISHED_MAX 32U
+/* Sessions in environments that one user may have open; each may have its share of memory. */
+#define OPERATION_EDITS_MAX 8U
 
 static const char *const kind_table[_OPERATION_KIND_MAX] = {
         [OPERATION_IMPORT_IMAGE] = "import-image",
@@ -486,7 +488,7 @@ static Makes kind_makes(OperationKind k) {
 }
 
 static int check_bounds(Manager *m, const OperationRequest *request) {
-        uint64_t all = 0, of_user = 0;
+        uint64_t all = 0, of_user = 0, edits = 0;
         Operation *o;
 
         for (size_t i = 0; (o = strmap_next(m->operations, &i));) {
@@ -495,6 +497,7 @@ static int check_bounds(Manager *m, const OperationRequest *request) {
                 if (o->kind == OPERATION_FLATTEN && request->kind == OPERATION_FLATTEN && streq(o->user, request->user) &&
                     streq(o->subject, request->subject))
                         return -EALREADY;
+                edits += o->kind == OPERATION_EDIT && streq(o->user, request->user);
                 if (o->kind == OPERATION_EDIT || o->kind == OPERATION_FLATTEN)
                         continue; /* of these there is one an agent */
                 all++;
@@ -506,6 +509,8 @@ static int check_bounds(Manager *m, const OperationRequest *request) {
                                 return -EALREADY;
                 }
         }
+        if (request->kind == OPERATION_EDIT && request->uid != 0 && edits >= OPERATION_EDITS_MAX)
+                return -EUSERS;
         if (request->kind == OPERATION_EDIT || request->kind == OPERATION_FLATTEN)
                 return 0;
         return all >= m->settings->max_operations || of_user >= m->settings->max_operations_per_user ? -EUSERS : 0;
