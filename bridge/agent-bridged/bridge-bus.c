@@ -8,6 +8,7 @@
 #include "bridge.h"
 #include "bus/bus-error.h"
 #include "bus/polkit.h"
+#include "report.h"
 
 #define BRIDGE_NAME "org.agentd1.Bridge"
 #define BRIDGE_PATH "/org/agentd1/Bridge"
@@ -100,7 +101,7 @@ static int method_unregister_run(sd_bus_message *m, void *userdata, sd_bus_error
                 return r;
 
         (void) bridge_run_unregister(b, id); /* not there is as good as gone */
-        return sd_bus_reply_method_return(m, NULL);
+        return report_queue_settle(b, id, m);
 }
 
 static int method_list_registered(sd_bus_message *m, void *userdata, sd_bus_error *e) {

@@ -11,6 +11,7 @@
 #define REPORT_TIMEOUT_USEC (30 * USEC_PER_SEC)
 #define RETRY_FIRST_USEC (50 * USEC_PER_MSEC)
 #define RETRY_MAX_USEC (5 * USEC_PER_SEC)
+#define RETRY_GIVE_UP_USEC (1 * USEC_PER_SEC) /* from this pause on a run that is over is not waited for */
 
 #define AGENTD_NAME "org.agentd1"
 #define REPORT_PATH "/org/agentd1/report"
@@ -30,9 +31,18 @@ struct Report {
         void *userdata;
 };
 
+/* A call of UnregisterRun that is answered when agentd has all that there was to tell of the run. */
+typedef struct Waiter Waiter;
+struct Waiter {
+        Waiter *next;
+        char run[RUN_ID_LEN + 1];
+        sd_bus_message *message;
+};
+
 struct ReportQueue {
         Bridge *bridge;
         Report *reports;
+        Waiter *waiters;
         size_t n, n_noted;
         ReportLog *log; /* NULL before report_queue_open() */
 };
@@ -51,6 +61,12 @@ int report_queue_new(Bridge *b, ReportQueue **ret) {
 ReportQueue *report_queue_free(ReportQueue *q) {
         if (!q)
                 return NULL;
+        /* agentd asks the next bridge again, which knows of the same reports by the log. */
+        for (Waiter *w; (w = q->waiters);) {
+                q->waiters = w->next;
+                sd_bus_message_unref(w->message);
+                free(w);
+        }
         q->log = report_log_free(q->log); /* what is noted there stays for the next one */
         while (q->reports)
                 report_cancel(q->reports);
@@ -61,11 +77,32 @@ size_t report_queue_size(const ReportQueue *q) {
         return q->n;
 }
 
+static bool has_reports(const ReportQueue *q, const char *run) {
+        for (const Report *p = q->reports; p; p = p->next)
+                if (streq(p->run, run))
+                        return true;
+        return false;
+}
+
+static void answer_waiters(ReportQueue *q, const char *run) {
+        for (Waiter **p = &q->waiters, *w; (w = *p);)
+                if (streq(w->run, run)) {
+                        *p = w->next;
+                        (void) sd_bus_reply_method_return(w->message, NULL);
+                        sd_bus_message_unref(w->message);
+                        free(w);
+                } else
+                        p = &w->next;
+}
+
 Report *report_cancel(Report *p) {
         if (!p)
                 return NULL;
 
         ReportQueue *q = p->queue;
+        char run[RUN_ID_LEN + 1];
+
+        memcpy(run, p->run, sizeof(run));
 
         if (p->previous)
                 p->previous->next = p->next;
@@ -83,7 +120,10 @@ Report *report_cancel(Report *p) {
         sd_bus_slot_unref(p->slot);
         sd_event_source_disable_unref(p->timer);
         sd_bus_message_unref(p->arguments);
-        return mfree(p);
+        free(p);
+        if (q->waiters && !has_reports(q, run))
+                answer_waiters(q, run);
+        return NULL;
 }
 
 void report_forget(Report *p) {
@@ -120,7 +160,8 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
 }
 
 static void report_retry(Report *p, int error) {
-        if (run_is_over(p)) {
+        /* Not at once: agentd takes the live file away before it asks us for the rest. */
+        if (p->delay_usec >= RETRY_GIVE_UP_USEC && run_is_over(p)) {
                 report_finish(p, -ENOENT, NULL, "The run is over.");
                 return;
         }
@@ -488,4 +529,29 @@ int report_queue_open(Bridge *b, int fd) {
                         report_finish(p, r, NULL, NULL);
         }
         return q->n_noted == 0 ? report_log_clear(q->log) : 0;
+}
+
+int report_queue_settle(Bridge *b, const char *run, sd_bus_message *m) {
+        ReportQueue *q = b->reports;
+
+        /* agentd is there, as it has just called: no need to wait for the next try. */
+        for (Report *p = q->reports, *next; p; p = next) {
+                next = p->next;
+                if (!streq(p->run, run) || p->slot || !p->timer)
+                        continue;
+                (void) sd_event_source_set_enabled(p->timer, SD_EVENT_OFF);
+                int r = report_try(p);
+                if (r < 0)
+                        report_finish(p, r, NULL, NULL);
+        }
+        if (!has_reports(q, run))
+                return sd_bus_reply_method_return(m, NULL);
+
+        Waiter *w = malloc(sizeof(Waiter));
+        if (!w)
+                return -ENOMEM;
+        *w = (Waiter) { .next = q->waiters, .message = sd_bus_message_ref(m) };
+        strcpy(w->run, run);
+        q->waiters = w;
+        return 1; /* answer_waiters() replies */
 }

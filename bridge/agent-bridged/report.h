@@ -28,6 +28,9 @@ size_t report_queue_size(const ReportQueue *q);
 /* Begins to note what is owed (report-log.h), and sends what a bridge before us noted in FD (negative: nothing). Owns FD. */
 int report_queue_open(Bridge *b, int fd);
 
+/* Answers M, a call of UnregisterRun, when agentd has taken all reports of RUN, so that its receipt is whole. */
+int report_queue_settle(Bridge *b, const char *run, sd_bus_message *m);
+
 /* A call whose request is about to go out: noted, but not sent. TEXT is what counts if we die before it is closed. */
 int report_open_call(Bridge *b, const LiveRun *live, const char *call, const char *text, Report **ret);
 /* What became of it: noted, and sent. The report is the queue's then, also on failure. */
