@@ -52,12 +52,14 @@ struct Unit {
         bool failed;      /* ActiveState was failed: reset it when freed */
         bool job_failed;
         bool stop_sent;   /* the program is over; what it left behind is being killed */
+        bool has_job;     /* PID 1 has something to do with it yet: "inactive" may mean "not begun" */
         bool hold;        /* it leaves nothing behind, and is the proof of its end until the Unit is freed */
         char active_state[32], sub_state[32], load_state[32];
         UnitResult result, exit_result; /* the second: as it was when the program ended, before our own stop */
 };
 
 static int unit_refresh(Unit *u);
+static void unit_refresh_later(Unit *u);
 static int unit_send_start(Unit *u);
 
 static const UnitResult unit_result_null = {
@@ -87,6 +89,10 @@ static bool active_state_is_over(const char *s) {
 static void unit_evaluate(Unit *u) {
         if (u->told_end || !u->job_done)
                 return;
+        if (u->has_job && active_state_is_over(u->active_state)) {
+                unit_refresh_later(u);
+                return;
+        }
         u->failed = streq(u->active_state, "failed");
 
         if (u->attached && (streq(u->load_state, "not-found") ||
@@ -183,6 +189,14 @@ static int read_property(Unit *u, sd_bus_message *m, const char *name) {
                         copy_word(u->result.result, sizeof u->result.result, s);
                 return r;
         }
+        if (streq(name, "Job")) {
+                uint32_t id;
+
+                r = sd_bus_message_read(m, "v", "(uo)", &id, &s);
+                if (r >= 0)
+                        u->has_job = id != 0;
+                return r;
+        }
         if (streq(name, "ExecMainCode")) {
                 r = sd_bus_message_read(m, "v", "i", &i);
                 if (r >= 0)
@@ -254,20 +268,31 @@ static void unit_refresh_later(Unit *u) {
                 log_warning_errno(r, "%s: cannot be asked for again soon: %m", u->name); /* on_poll() will */
 }
 
-/* PID 1 was replaced with our call for the start in hand: did it take it? */
+/* After a look at the unit: the start of which no word came, because PID 1 was replaced with our call in hand, or because
+ * JobRemoved was lost. False where nothing can be said of the unit yet. */
 static bool unit_settle_start(Unit *u) {
         int r;
 
-        if (!u->properties)
-                return true;
-        if (streq(u->load_state, "not-found")) {
+        if (u->properties && streq(u->load_state, "not-found")) { /* it was not taken */
                 r = unit_send_start(u);
                 if (r < 0)
                         unit_tell(u, UNIT_START_FAILED, strerror(-r));
                 return false;
         }
+        if (u->job_done || u->start_slot)
+                return true;
+        if (u->has_job) {
+                if (u->properties) /* nobody will tell us the end of a job that we do not know */
+                        unit_refresh_later(u);
+                return true;
+        }
+        if (u->job)
+                strmap_remove(u->client->jobs, u->job);
+        u->job = mfree(u->job);
         u->properties = NULL;
         u->job_done = true;
+        /* As in the words of systemd.exec(5): these are its own. */
+        u->job_failed = streq(u->active_state, "failed") && u->result.status >= 200 && u->result.status <= 243;
         return true;
 }
 
@@ -367,13 +392,8 @@ static int on_poll(sd_event_source *s, uint64_t usec, void *userdata) {
         Unit *u;
 
         for (size_t i = 0; (u = strmap_next(c->units, &i));) {
-                /* A start job that nobody reported: its unit's state tells as much. */
-                if (!u->job_done && !u->start_slot && u->job) {
-                        strmap_remove(c->jobs, u->job);
-                        u->job = mfree(u->job);
-                        u->job_done = true;
-                }
-                unit_refresh(u);
+                if (!u->start_slot) /* else there may be nothing to see yet */
+                        unit_refresh(u);
         }
         sd_event_source_set_time_relative(s, UNIT_POLL_USEC);
         sd_event_source_set_enabled(s, SD_EVENT_ONESHOT);
