@@ -22,6 +22,11 @@ from upstream import Upstream
 EVERYTHING = [{"methods": ["GET", "POST", "PUT"], "paths": ["/*"]}]
 
 
+# Some tests make runners that carry a node, or archives of whole environments: not in /tmp, which is memory.
+if os.path.isdir("/mnt/out"):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/mnt/out")
+
+
 @pytest.fixture(scope="session")
 def agentd():
     return Agentd()
