@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What code in a sandbox must not be able to do, act by act (acts_world.py, acts_kernel.py), as a program that is sent into
-a sandbox and, to show that the act itself works, into a plain unit of the host. Each act is a function that returns where
-it succeeded and raises where it did not; C is what it is told of the world. Standard library only.
+"""What code in a sandbox must not be able to do, act by act (acts_world.py, acts_kernel.py), as a program that is
+sent into a sandbox and, to show that the act itself works, into a plain unit of the host. Each act is a function that
+returns where it succeeded and raises where it did not; C is what it is told of the world. Standard library only.
 """
 
 import ctypes
@@ -67,6 +67,7 @@ def program(context, names):
     """The text of a program that tries the acts NAMES and prints what came of each."""
     import acts_kernel
     import acts_world
+
     text = "".join(inspect.getsource(m) for m in (sys.modules[__name__], acts_world, acts_kernel))
     lines = [line for line in text.split("\n") if not line.startswith("from acts import")]
     return "\n".join(lines) + f"\nmain({context!r}, {sorted(names)!r})\n"

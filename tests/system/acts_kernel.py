@@ -16,6 +16,7 @@ from acts import ACTS, C, act, libc, user_act
 
 # --- privileges ---
 
+
 def status(field):
     with open("/proc/self/status") as f:
         return next(line.split()[1] for line in f if line.startswith(field + ":"))
@@ -107,6 +108,7 @@ def call_by_another_abi():
 
 # --- the runner ---
 
+
 def runner(name=""):
     """The runner in a sandbox; elsewhere a fresh copy of it, which belongs to whoever asks."""
     directory = C["runner"]
@@ -192,7 +194,11 @@ def truncate_file_of_runner():
 @act
 def replace_file_of_runner_by_hard_link():
     path = runner("main.cjs")
-    mine = os.path.join(os.path.dirname(os.path.dirname(path)), "mine") if not path.startswith("/opt/") else os.path.expanduser("~/mine")
+    mine = (
+        os.path.join(os.path.dirname(os.path.dirname(path)), "mine")
+        if not path.startswith("/opt/")
+        else os.path.expanduser("~/mine")
+    )
     with open(mine, "w") as f:
         f.write("mine")
     os.unlink(path)
@@ -259,7 +265,7 @@ CALLS = {
     "move_mount": (429, -1, b"", -1, b"", 0),
     "mount_setattr": (442, -1, b"", 0, None, 0),
     "setns": (308, -1, 0),
-    "kexec_load": (246, 0, 0, None, 0xffff),
+    "kexec_load": (246, 0, 0, None, 0xFFFF),
     "init_module": (175, None, 0, b""),
     "finit_module": (313, -1, b"", 0),
     "delete_module": (176, b"nonexistent", 0),
@@ -272,7 +278,7 @@ CALLS = {
     "setdomainname": (171, None, 0),
     "iopl": (172, 0),
     "syslog": (103, 10, None, 0),  # size of the kernel's log
-    "quotactl": (179, 0xffff, None, 0, None),
+    "quotactl": (179, 0xFFFF, None, 0, None),
     "acct": (163, b"/nonexistent"),
     "fanotify_init": (300, 0, 0),
     "move_pages": (279, 0, 0, None, None, None, 0),
@@ -282,8 +288,16 @@ CALLS = {
     "keyctl": (250, 999),
     "modify_ldt": (154, 99, None, 0),
 }
-NAMESPACES = {"mount": 0x20000, "cgroup": 0x2000000, "uts": 0x4000000, "ipc": 0x8000000, "user": 0x10000000,
-              "pid": 0x20000000, "net": 0x40000000, "time": 0x80}
+NAMESPACES = {
+    "mount": 0x20000,
+    "cgroup": 0x2000000,
+    "uts": 0x4000000,
+    "ipc": 0x8000000,
+    "user": 0x10000000,
+    "pid": 0x20000000,
+    "net": 0x40000000,
+    "time": 0x80,
+}
 
 
 def call(number, args):

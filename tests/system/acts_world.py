@@ -33,6 +33,7 @@ def search_processes(name):
 
 # --- another run ---
 
+
 @act
 def see_files_of_another_run():
     for top, dirs, files in walk():
@@ -134,6 +135,7 @@ def find_key_in_kernel_keyring():
 
 # --- network and sockets ---
 
+
 def dial(family, kind, address, text=b"x"):
     with socket.socket(family, kind) as s:
         s.settimeout(5)
@@ -215,15 +217,16 @@ def reach_path(kind, path):
 
 
 for _name, _kind, _path in (
-        ("system_bus", socket.SOCK_STREAM, "/run/dbus/system_bus_socket"),
-        ("manager_private", socket.SOCK_STREAM, "/run/systemd/private"),
-        ("notify", socket.SOCK_DGRAM, "/run/systemd/notify"),
-        ("journal", socket.SOCK_DGRAM, "/run/systemd/journal/socket"),
-        ("journal_stdout", socket.SOCK_STREAM, "/run/systemd/journal/stdout"),
-        ("dev_log", socket.SOCK_DGRAM, "/dev/log"),
-        ("varlink", socket.SOCK_STREAM, "/run/systemd/userdb/io.systemd.DynamicUser"),
-        ("bridge_control", socket.SOCK_STREAM, "/run/agent-bridged/control"),
-        ("strong_room", socket.SOCK_STREAM, "/run/agent-credential/material")):
+    ("system_bus", socket.SOCK_STREAM, "/run/dbus/system_bus_socket"),
+    ("manager_private", socket.SOCK_STREAM, "/run/systemd/private"),
+    ("notify", socket.SOCK_DGRAM, "/run/systemd/notify"),
+    ("journal", socket.SOCK_DGRAM, "/run/systemd/journal/socket"),
+    ("journal_stdout", socket.SOCK_STREAM, "/run/systemd/journal/stdout"),
+    ("dev_log", socket.SOCK_DGRAM, "/dev/log"),
+    ("varlink", socket.SOCK_STREAM, "/run/systemd/userdb/io.systemd.DynamicUser"),
+    ("bridge_control", socket.SOCK_STREAM, "/run/agent-bridged/control"),
+    ("strong_room", socket.SOCK_STREAM, "/run/agent-credential/material"),
+):
     ACTS["reach_" + _name] = lambda kind=_kind, path=_path: reach_path(kind, path)
 
 

@@ -75,8 +75,9 @@ def kill(unit):
     pid = int(show(unit, "MainPID"))
     assert pid > 1, f"{unit} is not running"
     os.kill(pid, 9)
-    wait_until(lambda: int(show(unit, "MainPID")) not in (0, pid) and show(unit, "ActiveState") == "active",
-               f"another {unit}")
+    wait_until(
+        lambda: int(show(unit, "MainPID")) not in (0, pid) and show(unit, "ActiveState") == "active", f"another {unit}"
+    )
 
 
 class Agentd:
@@ -99,8 +100,9 @@ class Agentd:
         # Matches are on interface and path, not on the sender, so agentd may be restarted meanwhile.
         self.bus.add_signal_receiver(self._run_finished, "RunFinished", MANAGER, None, MANAGER_PATH)
         self.bus.add_signal_receiver(self._operation_finished, "OperationFinished", MANAGER, None, MANAGER_PATH)
-        self.bus.add_signal_receiver(self._changed, "PropertiesChanged", PROPERTIES, None, None, arg0=RUN,
-                                     path_keyword="path")
+        self.bus.add_signal_receiver(
+            self._changed, "PropertiesChanged", PROPERTIES, None, None, arg0=RUN, path_keyword="path"
+        )
         self.bus.add_signal_receiver(self._owner, "NameOwnerChanged", "org.freedesktop.DBus", None, None, arg0=BUS_NAME)
 
     def _run_finished(self, run_id, path, result, message):
@@ -238,7 +240,10 @@ json.dump(out, sys.stdout)
 
 def call_as(user, *calls):
     """Calls (MEMBER, ARGS…) of the Manager as USER, or (NAME, PATH, INTERFACE, MEMBER, [ARGS]) of anything. Returns
-    {"value"} or {"error", "message"} of each. {"fd": FILE} as an argument is an open file, {"options": {…}} an a{sv}."""
-    full = [c if len(c) == 5 and isinstance(c[4], list) else (BUS_NAME, MANAGER_PATH, MANAGER, c[0], list(c[1:]))
-            for c in calls]
+    {"value"} or {"error", "message"} of each. {"fd": FILE} as an argument is an open file, {"options": {…}} an a{sv}.
+    """
+    full = [
+        c if len(c) == 5 and isinstance(c[4], list) else (BUS_NAME, MANAGER_PATH, MANAGER, c[0], list(c[1:]))
+        for c in calls
+    ]
     return json.loads(run("python3", "-c", _CALLER, user=user, stdin=json.dumps(full)).stdout)

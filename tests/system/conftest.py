@@ -92,9 +92,19 @@ def make_agent(agentd, image, unique):
 def probe_agent(agentd, image, unique):
     """An agent that runs the Python program it gets as its input."""
     name = unique("probe")
-    agentd.call("CreateAgent", json.dumps({
-        "name": name, "image": image, "kind": "command", "command": inside.COMMAND, "concurrency": 50,
-        "limits": {"timeout": 300}}))
+    agentd.call(
+        "CreateAgent",
+        json.dumps(
+            {
+                "name": name,
+                "image": image,
+                "kind": "command",
+                "command": inside.COMMAND,
+                "concurrency": 50,
+                "limits": {"timeout": 300},
+            }
+        ),
+    )
     yield name
     agentd.call("RemoveAgent", name)
 
@@ -127,8 +137,15 @@ def outside():
     """Runs the same kind of program in a plain unit of the host, as root or as USER; returns the JSON it printed."""
 
     def run_outside(code, user=None):
-        argv = ["systemd-run", "--quiet", "--wait", "--collect", "--pipe", *(["--uid", user] if user else []),
-                *inside.COMMAND]
+        argv = [
+            "systemd-run",
+            "--quiet",
+            "--wait",
+            "--collect",
+            "--pipe",
+            *(["--uid", user] if user else []),
+            *inside.COMMAND,
+        ]
         done = subprocess.run(argv, input=inside.PRELUDE + code, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
@@ -148,8 +165,10 @@ def upstream():
 def gate_service(agentd, upstream, unique):
     """A service without a secret, of which everything is allowed."""
     name = unique("gate")
-    agentd.call("CreateService", json.dumps({
-        "name": name, "base_url": upstream.url, "auth": {"kind": "none"}, "allow": EVERYTHING}))
+    agentd.call(
+        "CreateService",
+        json.dumps({"name": name, "base_url": upstream.url, "auth": {"kind": "none"}, "allow": EVERYTHING}),
+    )
     yield name
     agentd.call("RemoveService", name)
 
@@ -163,8 +182,9 @@ def make_service(agentd, upstream, unique):
         name = name or unique("s")
         keys.setdefault("auth", {"kind": "bearer" if secret else "none"})
         keys.setdefault("base_url", upstream.url)
-        agentd.call("CreateService", json.dumps({
-            "name": name, "allow": EVERYTHING if allow is None else allow, **keys}))
+        agentd.call(
+            "CreateService", json.dumps({"name": name, "allow": EVERYTHING if allow is None else allow, **keys})
+        )
         made.append(name)
         if secret:
             agentctl("credential", "set", name, stdin=secret)

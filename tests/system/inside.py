@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Programs that tests send into a sandbox: an agent whose input is a Python program, and what all of those begin with."""
+"""Programs that tests send into a sandbox: an agent whose input is a Python program, and what all of those begin
+with.
+"""
 
 COMMAND = ["/usr/bin/python3", "-c", "import sys; exec(compile(sys.stdin.read(), '<probe>', 'exec'))"]
 

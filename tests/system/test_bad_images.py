@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Archives that are no image, or that try to write where they must not, are refused with a sentence; nothing of them is left
-in the store, and nothing was written outside of it.
+"""Archives that are no image, or that try to write where they must not, are refused with a sentence; nothing of them
+is left in the store, and nothing was written outside of it.
 """
 
 import gzip
@@ -20,7 +20,13 @@ def tar(*members, fmt=tarfile.GNU_FORMAT):
     """A tar of (name, kind, data or link or device) on top of what makes a root."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=fmt) as t:
-        for name, kind, value in (("bin", "dir", 0), ("etc", "dir", 0), ("usr", "dir", 0), ("usr/bin", "dir", 0), *members):
+        for name, kind, value in (
+            ("bin", "dir", 0),
+            ("etc", "dir", 0),
+            ("usr", "dir", 0),
+            ("usr/bin", "dir", 0),
+            *members,
+        ):
             info = tarfile.TarInfo(name)
             info.mode = 0o755
             if kind == "file":
@@ -28,8 +34,14 @@ def tar(*members, fmt=tarfile.GNU_FORMAT):
                 info.size = len(data)
                 t.addfile(info, io.BytesIO(data))
                 continue
-            info.type = {"dir": tarfile.DIRTYPE, "link": tarfile.LNKTYPE, "symlink": tarfile.SYMTYPE, "char": tarfile.CHRTYPE,
-                         "block": tarfile.BLKTYPE, "fifo": tarfile.FIFOTYPE}[kind]
+            info.type = {
+                "dir": tarfile.DIRTYPE,
+                "link": tarfile.LNKTYPE,
+                "symlink": tarfile.SYMTYPE,
+                "char": tarfile.CHRTYPE,
+                "block": tarfile.BLKTYPE,
+                "fifo": tarfile.FIFOTYPE,
+            }[kind]
             if kind in ("link", "symlink"):
                 info.linkname = value
             if kind in ("char", "block"):
@@ -51,7 +63,9 @@ ARCHIVES = {
     "parent": tar(SHELL, ("../../../../../../.." + CANARY, "file", "x")),
     "parent inside": tar(SHELL, ("usr/../../../../.." + CANARY, "file", "x")),
     "symlink then below": tar(SHELL, ("out", "symlink", "/var/tmp"), ("out/agentd-escaped", "file", "x")),
-    "relative symlink then below": tar(SHELL, ("out", "symlink", "../../../../../../var/tmp"), ("out/agentd-escaped", "file", "x")),
+    "relative symlink then below": tar(
+        SHELL, ("out", "symlink", "../../../../../../var/tmp"), ("out/agentd-escaped", "file", "x")
+    ),
     "symlink replaced": tar(SHELL, ("d", "dir", 0), ("d", "symlink", "/var/tmp"), ("d/agentd-escaped", "file", "x")),
     "hard link outside": tar(SHELL, ("out", "link", "../../../../../../etc/passwd")),
     "hard link through symlink": tar(SHELL, ("e", "symlink", "/etc"), ("out", "link", "e/passwd")),
@@ -69,8 +83,12 @@ def sparse(size):
             t.addfile(info)
         body = f"1\n{size - 512}\n512\n".encode().ljust(512, b"\0") + b"x" * 512
         info = tarfile.TarInfo("GNUSparseFile.0/huge")
-        info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "huge",
-                            "GNU.sparse.realsize": str(size)}
+        info.pax_headers = {
+            "GNU.sparse.major": "1",
+            "GNU.sparse.minor": "0",
+            "GNU.sparse.name": "huge",
+            "GNU.sparse.realsize": str(size),
+        }
         info.size = len(body)
         t.addfile(info, io.BytesIO(body))
     return out.getvalue()
@@ -97,8 +115,10 @@ def images(agentd):
 
 
 def no_units():
-    wait_until(lambda: "agent-op-" not in os.popen("systemctl list-units --all --plain --no-legend 'agent-op-*'").read(),
-               "the end of the operations' units")
+    wait_until(
+        lambda: "agent-op-" not in os.popen("systemctl list-units --all --plain --no-legend 'agent-op-*'").read(),
+        "the end of the operations' units",
+    )
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
@@ -144,14 +164,21 @@ def test_devices_cannot_be_used(agentd, make_agent, unique, tmp_path, probe, dev
     result, detail = agentd.import_image(image, path)
     if result == "done":
         import inside
+
         agent = make_agent(inside.COMMAND, kind="command", image=image)
-        assert probe('''
+        assert (
+            probe(
+                """
 try:
     os.open("/home/evil", os.O_RDONLY)
     say("opened")
 except OSError as e:
     say("no")
-''', agent=agent) == "no"
+""",
+                agent=agent,
+            )
+            == "no"
+        )
         agentd.call("RemoveAgent", agent)
         agentd.call("RemoveImage", image)
     else:
@@ -230,7 +257,7 @@ def test_too_many_operations(agentd, unique, users):
                 with pytest.raises(dbus.DBusException) as e:
                     agentd.call("ImportImage", *args)
                 assert e.value.get_dbus_name() == "org.agentd1.Error.TooManyOperations"
-        answer, = call_as(users[0], ("ImportImage", unique("img"), {"fd": "/dev/null"}, {"options": {}}))
+        (answer,) = call_as(users[0], ("ImportImage", unique("img"), {"fd": "/dev/null"}, {"options": {}}))
         assert "value" in answer, answer
     finally:
         for fd in pipes:

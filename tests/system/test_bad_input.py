@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is wrong with a call is told by an error of its own name and a sentence that says what to do, and nothing half-made
-stays: definitions, inputs, names. (Images: test_bad_images.py. Rights: test_rights.py.)
+"""What is wrong with a call is told by an error of its own name and a sentence that says what to do, and nothing
+half-made stays: definitions, inputs, names. (Images: test_bad_images.py. Rights: test_rights.py.)
 """
 
 import json
@@ -27,9 +27,13 @@ def refused(error, call, *args, **kw):
 
 def inventory(agentd):
     """All that a refused call could have made."""
-    return (sorted(map(str, agentd.call("ListAgents"))), sorted(map(str, agentd.call("ListImages"))),
-            sorted(map(str, agentd.call("ListServices"))), int(agentd.get("/org/agentd1", "NQueued", "org.agentd1.Manager")),
-            len(agentd.call("ListRuns", dbus.Dictionary({"limit": dbus.UInt32(1000)}, signature="sv"))))
+    return (
+        sorted(map(str, agentd.call("ListAgents"))),
+        sorted(map(str, agentd.call("ListImages"))),
+        sorted(map(str, agentd.call("ListServices"))),
+        int(agentd.get("/org/agentd1", "NQueued", "org.agentd1.Manager")),
+        len(agentd.call("ListRuns", dbus.Dictionary({"limit": dbus.UInt32(1000)}, signature="sv"))),
+    )
 
 
 GOOD = {"name": "well", "image": "test-base", "kind": "exec", "command": ["/bin/true"]}
@@ -109,7 +113,9 @@ def test_definition(agentd, image, name, member):
 def test_definition_names_what_is_not_there(agentd, image):
     before = inventory(agentd)
     assert "no-such" in refused("NoSuchImage", agentd.call, "CreateAgent", json.dumps({**GOOD, "image": "no-such"}))
-    assert "no-such" in refused("NoSuchService", agentd.call, "CreateAgent", json.dumps({**GOOD, "services": ["no-such"]}))
+    assert "no-such" in refused(
+        "NoSuchService", agentd.call, "CreateAgent", json.dumps({**GOOD, "services": ["no-such"]})
+    )
     assert "well" in refused("NoSuchAgent", agentd.call, "UpdateAgent", json.dumps(GOOD))
     assert inventory(agentd) == before
 
@@ -119,22 +125,48 @@ def test_agent_exists(agentd, make_agent, image):
     refused("AgentExists", agentd.call, "CreateAgent", json.dumps({**GOOD, "name": name}))
 
 
-NAMES = {"slash": "a/b/c", "dots": "..", "absolute": "/etc/passwd", "newline": "a\nb", "long": "a" * 300, "empty": "",
-         "space": "a b", "escape": "a\x1bb", "umlaut": "ä", "upper": "A", "dash": "-x", "percent": "%00", "user": "root/../x",
-         "nobody": "no-such-user/agent"}
+NAMES = {
+    "slash": "a/b/c",
+    "dots": "..",
+    "absolute": "/etc/passwd",
+    "newline": "a\nb",
+    "long": "a" * 300,
+    "empty": "",
+    "space": "a b",
+    "escape": "a\x1bb",
+    "umlaut": "ä",
+    "upper": "A",
+    "dash": "-x",
+    "percent": "%00",
+    "user": "root/../x",
+    "nobody": "no-such-user/agent",
+}
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-@pytest.mark.parametrize("member", ["ExecuteAgent", "GetAgent", "RemoveAgent", "ListGenerations", "FreezeEnvironment",
-                                    "GetService", "RemoveService", "RemoveImage", "BuildImage"])
+@pytest.mark.parametrize(
+    "member",
+    [
+        "ExecuteAgent",
+        "GetAgent",
+        "RemoveAgent",
+        "ListGenerations",
+        "FreezeEnvironment",
+        "GetService",
+        "RemoveService",
+        "RemoveImage",
+        "BuildImage",
+    ],
+)
 def test_name(agentd, member, name):
     options = dbus.Dictionary({}, signature="sv")
     args = {"ExecuteAgent": ["", options], "FreezeEnvironment": [options], "BuildImage": [options]}.get(member, [])
     before = inventory(agentd)
     with pytest.raises(dbus.DBusException) as e:
         agentd.call(member, name, *args)
-    assert e.value.get_dbus_name() in {ERROR + x for x in ("InvalidName", "NoSuchAgent", "NoSuchImage", "NoSuchService",
-                                                           "InvalidOption")}, e.value
+    assert e.value.get_dbus_name() in {
+        ERROR + x for x in ("InvalidName", "NoSuchAgent", "NoSuchImage", "NoSuchService", "InvalidOption")
+    }, e.value
     assert len(e.value.get_dbus_message()) > 15
     assert inventory(agentd) == before
 
@@ -147,7 +179,9 @@ def test_run_id(agentd, member, run_id):
 
 def test_nul_cannot_come_in(agentd):
     """Not even in a message that was not made by a library: the bus or sd-bus refuses it."""
-    done = run("busctl", "call", "org.agentd1", "/org/agentd1", "org.agentd1.Manager", "GetAgent", "s", "a\nb", check=False)
+    done = run(
+        "busctl", "call", "org.agentd1", "/org/agentd1", "org.agentd1.Manager", "GetAgent", "s", "a\nb", check=False
+    )
     assert done.returncode != 0 and "name" in done.stderr.lower()
 
 
@@ -177,10 +211,28 @@ def test_input_of_one_mebibyte(agentd, make_agent):
 
 def test_input_arrives_as_it_was(agentd, make_agent):
     """On stdin and in the file, whatever it is."""
-    agent = make_agent(["/usr/bin/python3", "-c", "import sys, os, json; a = sys.stdin.buffer.read();"
-                        "b = open(os.environ['AGENT_INPUT_FILE'], 'rb').read(); print(json.dumps([a.hex(), b.hex()]))"],
-                       kind="command")
-    for text in ("", "plain", '{"a": 1}', "two\nlines\n", "\t\x01\x7f", "ünïcode 😀", "\u2028", '"', "{", "null", "-1e400"):
+    agent = make_agent(
+        [
+            "/usr/bin/python3",
+            "-c",
+            "import sys, os, json; a = sys.stdin.buffer.read();"
+            "b = open(os.environ['AGENT_INPUT_FILE'], 'rb').read(); print(json.dumps([a.hex(), b.hex()]))",
+        ],
+        kind="command",
+    )
+    for text in (
+        "",
+        "plain",
+        '{"a": 1}',
+        "two\nlines\n",
+        "\t\x01\x7f",
+        "ünïcode 😀",
+        "\u2028",
+        '"',
+        "{",
+        "null",
+        "-1e400",
+    ):
         path = agentd.execute(agent, text)
         assert agentd.finish(path)[0] == "success"
         assert agentd.result(path)["output"] == [text.encode().hex()] * 2
@@ -196,10 +248,17 @@ def test_input_that_is_no_utf8(agentd, make_agent, text_file):
 
 
 OPTIONS = {
-    "unknown": {"colour": "red"}, "session type": {"session": dbus.UInt32(1)}, "session name": {"session": "a/b"},
-    "long session": {"session": "a" * 300}, "timeout type": {"timeout-usec": "5"}, "timeout zero": {"timeout-usec": dbus.UInt64(0)},
-    "priority": {"priority": dbus.Int32(101)}, "priority type": {"priority": dbus.UInt32(1)}, "keep type": {"keep": "yes"},
-    "key": {"idempotency-key": "a\nb"}, "labels type": {"labels": "x"},
+    "unknown": {"colour": "red"},
+    "session type": {"session": dbus.UInt32(1)},
+    "session name": {"session": "a/b"},
+    "long session": {"session": "a" * 300},
+    "timeout type": {"timeout-usec": "5"},
+    "timeout zero": {"timeout-usec": dbus.UInt64(0)},
+    "priority": {"priority": dbus.Int32(101)},
+    "priority type": {"priority": dbus.UInt32(1)},
+    "keep type": {"keep": "yes"},
+    "key": {"idempotency-key": "a\nb"},
+    "labels type": {"labels": "x"},
     "label name": {"labels": dbus.Dictionary({"a/b": "x"}, signature="ss")},
     "label value": {"labels": dbus.Dictionary({"a": "x" * 5000}, signature="ss")},
     "labels": {"labels": dbus.Dictionary({f"l{i}": "x" for i in range(100)}, signature="ss")},
@@ -211,7 +270,9 @@ def test_option(agentd, make_agent, name):
     agent = make_agent("exit 0")
     before = inventory(agentd)
     key = next(iter(OPTIONS[name]))
-    assert key in refused("InvalidOption", agentd.call, "ExecuteAgent", agent, "", dbus.Dictionary(OPTIONS[name], signature="sv"))
+    assert key in refused(
+        "InvalidOption", agentd.call, "ExecuteAgent", agent, "", dbus.Dictionary(OPTIONS[name], signature="sv")
+    )
     assert inventory(agentd) == before
 
 
@@ -223,8 +284,14 @@ def test_parent_that_is_none(agentd, make_agent):
         refused("NoSuchRun", agentd.execute, agent, parent_run=parent)
 
 
-FILTERS = {"unknown": {"colour": "red"}, "limit": {"limit": dbus.UInt32(0)}, "big limit": {"limit": dbus.UInt32(1001)},
-           "limit type": {"limit": "5"}, "state": {"state": "dancing"}, "result": {"result": "great"}}
+FILTERS = {
+    "unknown": {"colour": "red"},
+    "limit": {"limit": dbus.UInt32(0)},
+    "big limit": {"limit": dbus.UInt32(1001)},
+    "limit type": {"limit": "5"},
+    "state": {"state": "dancing"},
+    "result": {"result": "great"},
+}
 
 
 @pytest.mark.parametrize("name", FILTERS)
@@ -232,18 +299,33 @@ def test_filter(agentd, name):
     refused("InvalidOption", agentd.call, "ListRuns", dbus.Dictionary(FILTERS[name], signature="sv"))
 
 
-SERVICE = {"name": "svc", "base_url": "https://localhost/api", "allow": [{"methods": ["GET"], "paths": ["/*"]}],
-           "auth": {"kind": "bearer"}}
+SERVICE = {
+    "name": "svc",
+    "base_url": "https://localhost/api",
+    "allow": [{"methods": ["GET"], "paths": ["/*"]}],
+    "auth": {"kind": "bearer"},
+}
 SERVICES = {
-    "no JSON": ("{", "line"), "unknown key": ({"secret": "x"}, "secret"), "http": ({"base_url": "http://example.org"}, "base_url"),
-    "ftp": ({"base_url": "ftp://example.org"}, "base_url"), "user": ({"base_url": "https://a:b@example.org"}, "base_url"),
-    "query": ({"base_url": "https://example.org/?a=b"}, "base_url"), "dots": ({"base_url": "https://example.org/../x"}, "base_url"),
-    "newline": ({"base_url": "https://example.org/\r\nHost: x"}, "base_url"), "port": ({"base_url": "https://a:99999"}, "base_url"),
-    "no allow": ({"allow": None}, "allow"), "path": ({"allow": [{"methods": ["GET"], "paths": ["x"]}]}, "path"),
+    "no JSON": ("{", "line"),
+    "unknown key": ({"secret": "x"}, "secret"),
+    "http": ({"base_url": "http://example.org"}, "base_url"),
+    "ftp": ({"base_url": "ftp://example.org"}, "base_url"),
+    "user": ({"base_url": "https://a:b@example.org"}, "base_url"),
+    "query": ({"base_url": "https://example.org/?a=b"}, "base_url"),
+    "dots": ({"base_url": "https://example.org/../x"}, "base_url"),
+    "newline": ({"base_url": "https://example.org/\r\nHost: x"}, "base_url"),
+    "port": ({"base_url": "https://a:99999"}, "base_url"),
+    "no allow": ({"allow": None}, "allow"),
+    "path": ({"allow": [{"methods": ["GET"], "paths": ["x"]}]}, "path"),
     "path dots": ({"allow": [{"methods": ["GET"], "paths": ["/../*"]}]}, "path"),
-    "method": ({"allow": [{"methods": ["GET\r\nX: y"], "paths": ["/*"]}]}, "method"), "auth": ({"auth": {"kind": "magic"}}, "kind"),
-    "header": ({"auth": {"kind": "header", "name": "Host"}}, "name"), "name": ({"name": "../x"}, "name"),
-    "token url": ({"auth": {"kind": "oauth2-client-credentials", "token_url": "http://x/", "client_id": "a"}}, "token_url"),
+    "method": ({"allow": [{"methods": ["GET\r\nX: y"], "paths": ["/*"]}]}, "method"),
+    "auth": ({"auth": {"kind": "magic"}}, "kind"),
+    "header": ({"auth": {"kind": "header", "name": "Host"}}, "name"),
+    "name": ({"name": "../x"}, "name"),
+    "token url": (
+        {"auth": {"kind": "oauth2-client-credentials", "token_url": "http://x/", "client_id": "a"}},
+        "token_url",
+    ),
 }
 
 
@@ -256,8 +338,11 @@ def test_service_definition(agentd, name):
     assert inventory(agentd) == before
 
 
-@pytest.mark.parametrize("secret", [b"", b"\n", b"two\nlines", b"nul\0", b"\xff\xfe", b"x" * 70000, "ü".encode(), b'{"a": 1}'],
-                         ids=["empty", "newline", "lines", "nul", "bytes", "large", "umlaut", "number"])
+@pytest.mark.parametrize(
+    "secret",
+    [b"", b"\n", b"two\nlines", b"nul\0", b"\xff\xfe", b"x" * 70000, "ü".encode(), b'{"a": 1}'],
+    ids=["empty", "newline", "lines", "nul", "bytes", "large", "umlaut", "number"],
+)
 def test_secret(make_service, secret, text_file):
     service = make_service()
     done = run("agentctl", "credential", "set", service, stdin=secret, check=False, timeout=DEADLINE)
@@ -267,7 +352,10 @@ def test_secret(make_service, secret, text_file):
 
 def test_call_with_other_types(users):
     """A message of another signature is refused as such, by sd-bus."""
-    assert [r["error"] for r in call_as(users[0], ("ExecuteAgent", "x"), ("GetRun", 5), ("NoSuchMember",),
-                                        ("CreateAgent", "{}", "{}"))] == [
-        "org.freedesktop.DBus.Error.InvalidArgs"] * 2 + ["org.freedesktop.DBus.Error.AccessDenied",
-                                                        "org.freedesktop.DBus.Error.InvalidArgs"]
+    assert [
+        r["error"]
+        for r in call_as(users[0], ("ExecuteAgent", "x"), ("GetRun", 5), ("NoSuchMember",), ("CreateAgent", "{}", "{}"))
+    ] == ["org.freedesktop.DBus.Error.InvalidArgs"] * 2 + [
+        "org.freedesktop.DBus.Error.AccessDenied",
+        "org.freedesktop.DBus.Error.InvalidArgs",
+    ]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The bridge as a run meets it: who is heard, and what may be called; results, artifacts and logs. (What becomes of calls:
-test_bridge_calls.py.)
+"""The bridge as a run meets it: who is heard, and what may be called; results, artifacts and logs. (What becomes of
+calls: test_bridge_calls.py.)
 """
 
 import json
@@ -10,6 +10,7 @@ import inside
 from client import STATE, agentctl, run, systemctl
 
 # --- who is heard ---
+
 
 def test_only_the_runs_own_token(probe):
     code = """
@@ -30,7 +31,8 @@ tokens = {"none": None, "empty": "", "garbage": "x", "cut": t[:-5], "flipped": h
 seen = {}
 for name, x in tokens.items():
     try:
-        seen[name] = bridge("GET", "/v1/run", headers={} if x is None else {"Authorization": "Bearer " + x}, auth=False)[0]
+        headers = {} if x is None else {"Authorization": "Bearer " + x}
+        seen[name] = bridge("GET", "/v1/run", headers=headers, auth=False)[0]
     except (OSError, http.client.HTTPException):
         seen[name] = 0
 say([bridge("GET", "/v1/run")[0], seen])
@@ -45,14 +47,17 @@ def test_every_slot_that_clients_use(caller, make_service, upstream, unique):
     name = unique()
     upstream.on(f"/api/{name}", lambda r: r.reply(200, {}))
     service = make_service("the-real-one")
-    seen = caller(f"""
+    seen = caller(
+        f"""
 t = token()
 basic = base64.b64encode(("x:" + t).encode()).decode()
 slots = [("Authorization", "Bearer " + t), ("Authorization", "bearer " + t), ("Authorization", "token " + t),
          ("Authorization", "Basic " + basic), ("x-api-key", t), ("x-goog-api-key", t), ("api-key", t),
          ("X-Amz-Security-Token", t), ("X-API-Key", t)]
 say([bridge("GET", "/v1/services/{service}/{name}", headers=dict([s]), auth=False)[0] for s in slots])
-""", service)
+""",
+        service,
+    )
     assert seen == [200] * 9
     for _, _, headers, _ in upstream.asked(f"/api/{name}"):
         assert ("authorization", "Bearer the-real-one") in [(k.lower(), v) for k, v in headers]
@@ -60,25 +65,37 @@ say([bridge("GET", "/v1/services/{service}/{name}", headers=dict([s]), auth=Fals
 
 
 def test_nothing_is_served_without_a_token(probe):
-    seen = probe("""
-say([bridge(m, p, auth=False)[0] for m, p in (("GET", "/"), ("GET", "/healthz"), ("GET", "/v1/run"), ("POST", "/v1/run/result"),
-     ("POST", "/v1/logs"), ("PUT", "/v1/artifacts/x"), ("GET", "/v1/services/x/y"), ("HEAD", "/"), ("OPTIONS", "/v1/run"))])
-""")
+    seen = probe(
+        """
+say([bridge(m, p, auth=False)[0] for m, p in (
+    ("GET", "/"), ("GET", "/healthz"), ("GET", "/v1/run"), ("POST", "/v1/run/result"), ("POST", "/v1/logs"),
+    ("PUT", "/v1/artifacts/x"), ("GET", "/v1/services/x/y"), ("HEAD", "/"), ("OPTIONS", "/v1/run"))])
+"""
+    )
     assert set(seen) == {401}
 
 
 # --- what may be called ---
 
+
 def test_method_and_path_policy(caller, make_service, upstream, unique):
     name = unique()
     upstream.on(f"/api/{name}/", lambda r: r.reply(200, {}))
-    service = make_service("s", allow=[{"methods": ["GET"], "paths": [f"/{name}/open/*", f"/{name}/one"]},
-                                       {"methods": ["POST"], "paths": [f"/{name}/*/post"]}])
-    seen = caller(f"""
-tries = [("GET", "open/a"), ("GET", "open/a/b"), ("GET", "one"), ("POST", "x/post"), ("GET", "one?a=b"), ("GET", "open/a%20b"),
-         ("POST", "open/a"), ("DELETE", "open/a"), ("GET", "other"), ("GET", "one/two"), ("GET", "open"), ("POST", "x/y/post"),
+    service = make_service(
+        "s",
+        allow=[
+            {"methods": ["GET"], "paths": [f"/{name}/open/*", f"/{name}/one"]},
+            {"methods": ["POST"], "paths": [f"/{name}/*/post"]},
+        ],
+    )
+    seen = caller(
+        f"""
+tries = [("GET", "open/a"), ("GET", "open/a/b"), ("GET", "one"), ("POST", "x/post"), ("GET", "one?a=b"),
+         ("GET", "open/a%20b"), ("POST", "open/a"), ("DELETE", "open/a"), ("GET", "other"), ("GET", "one/two"),
+         ("GET", "open"), ("POST", "x/y/post"),
          ("GET", "open/../other"), ("GET", "open/%2e%2e/other"), ("GET", "open/..%2fother"), ("GET", "open//x"),
-         ("GET", "open/..;/other"), ("GET", "OPEN/a"), ("GET", "open/%00"), ("GET", "open/a%0d%0aX:y"), ("get", "open/a")]
+         ("GET", "open/..;/other"), ("GET", "OPEN/a"), ("GET", "open/%00"), ("GET", "open/a%0d%0aX:y"),
+         ("get", "open/a")]
 out = []
 for m, p in tries:
     try:
@@ -86,7 +103,9 @@ for m, p in tries:
     except (OSError, http.client.HTTPException):
         out.append(0)
 say(out + [bridge("GET", "/v1/services/no-such/x")[0], bridge("GET", "/v1/services/{service}")[0]])
-""", service)
+""",
+        service,
+    )
     assert seen[:6] == [200] * 6
     assert not [s for s in seen[6:] if s not in (0, 400, 403, 404, 405, 501)], seen
     asked = {p for m, p, _, _ in upstream.requests if p.startswith(f"/api/{name}")}
@@ -110,16 +129,26 @@ def test_service_edited_meanwhile(agentd, make_agent, make_service, upstream, un
     upstream.on(f"/api/{name}/", lambda r: r.reply(200, {}))
     gate = upstream.gate(name)
     service = make_service(allow=[{"methods": ["GET"], "paths": [f"/{name}/*", "/gate/*"]}])
-    code = inside.PRELUDE + f"""
+    code = (
+        inside.PRELUDE
+        + f"""
 first = bridge("GET", "/v1/services/{service}/{name}/a")[0]
 bridge("GET", "/v1/services/{service}/gate/{name}")
 say([first, bridge("GET", "/v1/services/{service}/{name}/a")[0], bridge("GET", "/v1/services/{service}/new")[0]])
 """
+    )
     agent = make_agent(inside.COMMAND, kind="command", services=[service])
     path = agentd.execute(agent, code)
     gate.arrived(1)
-    agentd.call("UpdateService", json.dumps({**json.loads(agentd.call("GetService", service)),
-                                             "allow": [{"methods": ["GET"], "paths": ["/gate/*", "/new"]}]}))
+    agentd.call(
+        "UpdateService",
+        json.dumps(
+            {
+                **json.loads(agentd.call("GetService", service)),
+                "allow": [{"methods": ["GET"], "paths": ["/gate/*", "/new"]}],
+            }
+        ),
+    )
     gate.open()
     agentd.finish(path)
     upstream.on("/api/new", lambda r: r.reply(200, {}))
@@ -132,41 +161,53 @@ say([first, bridge("GET", "/v1/services/{service}/{name}/a")[0], bridge("GET", "
 
 # --- result, artifacts, logs ---
 
+
 def test_first_result_counts(agentd, make_agent):
-    path = agentd.execute(make_agent(inside.COMMAND, kind="command"), inside.PRELUDE + """
+    path = agentd.execute(
+        make_agent(inside.COMMAND, kind="command"),
+        inside.PRELUDE
+        + """
 out = [bridge("POST", "/v1/run/result", json.dumps(x))[0] for x in (
     {"status": "success", "output": 1}, {"status": "failed", "output": 2}, {"status": "success", "output": 1})]
 sys.stderr.write(json.dumps(out))
 say(3)
-""")
+""",
+    )
     assert agentd.finish(path)[0] == "success"
     assert agentd.result(path)["output"] == 1
 
 
 def test_results_that_are_none(probe):
-    seen = probe("""
-say([bridge("POST", "/v1/run/result", x)[0] for x in (b"", b"{}", b"[]", b"no", b'{"status": "great"}', b'{"status": 1}',
-     b'{"status": "success"', b"\\xff", b'{"status": "success", "output": "' + b"x" * (1 << 20) + b'"}')])
-""")
+    seen = probe(
+        """
+say([bridge("POST", "/v1/run/result", x)[0] for x in (
+     b"", b"{}", b"[]", b"no", b'{"status": "great"}', b'{"status": 1}', b'{"status": "success"', b"\\xff",
+     b'{"status": "success", "output": "' + b"x" * (1 << 20) + b'"}')])
+"""
+    )
     assert not [s for s in seen if s not in (400, 413, 422)], seen
 
 
 def test_artifacts(agentd, make_agent, tmp_path):
     """Any bytes, odd names, sent twice; the last whole one counts, and what is no name is refused."""
-    path = agentd.execute(make_agent(inside.COMMAND, kind="command", limits={"artifact_size": "1M", "artifacts": 6}), inside.PRELUDE + """
+    path = agentd.execute(
+        make_agent(inside.COMMAND, kind="command", limits={"artifact_size": "1M", "artifacts": 6}),
+        inside.PRELUDE
+        + """
 from urllib.parse import quote
 def put(name, data, **h):
     try:
         return bridge("PUT", "/v1/artifacts/" + name, data, h)[0]
     except (OSError, http.client.HTTPException):
         return 0
-good = [put("a.bin", bytes(range(256))), put("a.bin", b"second"), put(quote("odd \\u00fc 'name'; $x.txt"), b"odd"), put("empty", b""),
-        put("big", b"x" * (1 << 20)), put("n" * 255, b"long")]
-bad = [put("too-big", b"x" * ((1 << 20) + 1)), put(".hidden", b"x"), put("a%2Fb", b"x"), put("..%2F..%2Fx", b"x"), put("%00", b"x"),
-       put("a%0Ab", b"x"), put("n" * 256, b"x"), put("", b"x"), put("a/b", b"x"), put("..", b"x")]
+good = [put("a.bin", bytes(range(256))), put("a.bin", b"second"), put(quote("odd \\u00fc 'name'; $x.txt"), b"odd"),
+        put("empty", b""), put("big", b"x" * (1 << 20)), put("n" * 255, b"long")]
+bad = [put("too-big", b"x" * ((1 << 20) + 1)), put(".hidden", b"x"), put("a%2Fb", b"x"), put("..%2F..%2Fx", b"x"),
+       put("%00", b"x"), put("a%0Ab", b"x"), put("n" * 256, b"x"), put("", b"x"), put("a/b", b"x"), put("..", b"x")]
 more = [put("sixth", b"6"), put("seventh", b"7")]
 say([good, bad, more])
-""")
+""",
+    )
     assert agentd.finish(path)[0] == "success"
     good, bad, more = agentd.result(path)["output"]
     assert not [s for s in good if s // 100 != 2] and not [s for s in bad if 200 <= s < 300], (good, bad)
@@ -180,12 +221,17 @@ say([good, bad, more])
 
 
 def test_artifact_that_breaks_off(agentd, make_agent):
-    path = agentd.execute(make_agent(inside.COMMAND, kind="command"), inside.PRELUDE + """
+    path = agentd.execute(
+        make_agent(inside.COMMAND, kind="command"),
+        inside.PRELUDE
+        + """
 s = socket.create_connection(("127.0.0.1", 8377))
-s.sendall(("PUT /v1/artifacts/half HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: 1000\\r\\nAuthorization: Bearer " + token() + "\\r\\n\\r\\nabc").encode())
+head = ["PUT /v1/artifacts/half HTTP/1.1", "Host: x", "Content-Length: 1000", "Authorization: Bearer " + token()]
+s.sendall(("\\r\\n".join(head) + "\\r\\n\\r\\nabc").encode())
 s.close()
 say(1)
-""")
+""",
+    )
     assert agentd.finish(path)[0] == "success"
     assert list(agentd.call("ListArtifacts", agentd.run_id(path))) == []
 
@@ -194,17 +240,25 @@ def test_logs_in_the_journal(agentd, make_agent):
     """With whose they are in fields that the sandbox cannot choose, whatever its lines say."""
     mark = uuid.uuid4().hex
     agent = make_agent(inside.COMMAND, kind="command")
-    path = agentd.execute(agent, inside.PRELUDE + f"""
+    path = agentd.execute(
+        agent,
+        inside.PRELUDE
+        + f"""
 lines = [{{"message": "one {mark}", "level": "error", "AGENT_RUN": "forged", "AGENT_USER": "forged"}},
          {{"message": "two {mark}\\\\nAGENT_RUN=forged\\\\nPRIORITY=0"}}, {{"message": "three {mark} \\\\u001b[31m"}}]
 s = bridge("POST", "/v1/logs", "\\n".join(json.dumps(x) for x in lines), {{"Content-Type": "application/x-ndjson"}})[0]
 t = bridge("POST", "/v1/logs", "four {mark}\\nfive {mark}\\n", {{"Content-Type": "text/plain"}})[0]
 say([s, t])
-""")
+""",
+    )
     assert agentd.finish(path)[0] == "success" and agentd.result(path)["output"] == [200, 200]
     run("journalctl", "--sync")
-    entries = [json.loads(x) for x in run("journalctl", "--no-pager", "-o", "json", f"AGENT_RUN={agentd.run_id(path)}",
-                                          "-g", mark).stdout.splitlines()]
+    entries = [
+        json.loads(x)
+        for x in run(
+            "journalctl", "--no-pager", "-o", "json", f"AGENT_RUN={agentd.run_id(path)}", "-g", mark
+        ).stdout.splitlines()
+    ]
     assert len(entries) == 5
     for e in entries:
         assert (e["AGENT_RUN"], e["AGENT_NAME"], e["AGENT_USER"]) == (agentd.run_id(path), agent, "root")
@@ -216,9 +270,13 @@ say([s, t])
 
 
 def test_log_limit(agentd, make_agent):
-    path = agentd.execute(make_agent(inside.COMMAND, kind="command", limits={"log": 10000}), inside.PRELUDE + """
+    path = agentd.execute(
+        make_agent(inside.COMMAND, kind="command", limits={"log": 10000}),
+        inside.PRELUDE
+        + """
 say([bridge("POST", "/v1/logs", "x" * 4000 + "\\n", {"Content-Type": "text/plain"})[0] for _ in range(4)])
-""")
+""",
+    )
     assert agentd.finish(path)[0] == "success"
     assert agentd.result(path)["output"] == [200, 200, 413, 413]
     assert any("limit" in m for m in agentd.log(path))

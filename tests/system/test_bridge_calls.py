@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What becomes of calls of services: credentials, headers, redirects, access tokens, streams, sizes and faults of upstreams."""
+"""What becomes of calls of services: credentials, headers, redirects, access tokens, streams, sizes and faults of
+upstreams.
+"""
 
 import base64
 import hashlib
@@ -13,10 +15,14 @@ from client import DEADLINE, agentctl
 
 # --- credentials ---
 
+
 def test_credential_is_set_changed_and_removed_under_a_run(agentd, caller, make_service, upstream, unique):
     """Used from the next request on; after its removal requests fail, and never go out bare."""
     name = unique()
-    upstream.on(f"/api/{name}/", lambda r: r.reply(200, {"got": r.headers["Authorization"] == "Bearer " + r.path.rsplit("/", 1)[1]}))
+    upstream.on(
+        f"/api/{name}/",
+        lambda r: r.reply(200, {"got": r.headers["Authorization"] == "Bearer " + r.path.rsplit("/", 1)[1]}),
+    )
     service = make_service("first")
     gates = {}
 
@@ -47,44 +53,55 @@ say(out)
 
 
 def test_echo_is_taken_out(caller, make_service, upstream, unique):
-    """An answer that repeats the credential does so in vain, in headers and body, across pieces, and in other spellings."""
+    """An answer that repeats the credential does so in vain, in headers and body, across pieces, and in other
+    spellings."""
     secret, name = "s3cret-" + uuid.uuid4().hex, unique()
 
     def echo(request):
         forms = [secret, base64.b64encode(secret.encode()).decode(), urllib.parse.quote(f"Bearer {secret}")]
-        body = json.dumps({"echo": request.headers["Authorization"], "forms": forms, "deep": "x" * 70000 + secret}).encode()
+        body = json.dumps(
+            {"echo": request.headers["Authorization"], "forms": forms, "deep": "x" * 70000 + secret}
+        ).encode()
         request.send_response(200)
         request.send_header("X-Echo", f"<{secret}>")
         request.send_header("Content-Type", "text/plain")
         request.send_header("Content-Length", str(len(body)))
         request.end_headers()
         for i in range(0, len(body), 7 if len(body) < 1000 else 4093):
-            request.wfile.write(body[i:i + (7 if len(body) < 1000 else 4093)])
+            request.wfile.write(body[i : i + (7 if len(body) < 1000 else 4093)])
             request.wfile.flush()
 
     upstream.on(f"/api/{name}", echo)
     service = make_service(secret)
-    status, headers, body = caller(f"""
+    status, headers, body = caller(
+        f"""
 s, h, b = bridge("GET", "/v1/services/{service}/{name}")
 say([s, h, b.decode()])
-""", service)
+""",
+        service,
+    )
     assert status == 200 and "forms" in body and len(body) > 70000
     assert secret not in json.dumps(headers) and secret not in body
     assert base64.b64encode(secret.encode()).decode() not in body
 
 
 def test_headers_are_the_bridges_own(caller, make_service, upstream, unique):
-    """What a sandbox says of hosts, forwarding, cookies and credentials does not get out; what it may say does. Cookies of the
-    upstream do not get in."""
+    """What a sandbox says of hosts, forwarding, cookies and credentials does not get out; what it may say does.
+    Cookies of the upstream do not get in."""
     name = unique()
-    upstream.on(f"/api/{name}", lambda r: r.reply(200, {}, [("Set-Cookie", "a=b"), ("X-Fine", "yes"), ("Set-Cookie", "c=d")]))
+    upstream.on(
+        f"/api/{name}", lambda r: r.reply(200, {}, [("Set-Cookie", "a=b"), ("X-Fine", "yes"), ("Set-Cookie", "c=d")])
+    )
     service = make_service("real")
-    status, headers, _ = caller(f"""
+    status, headers, _ = caller(
+        f"""
 s, h, b = bridge("GET", "/v1/services/{service}/{name}?q=%2Fx&y=%20", headers={{"Host": "evil.example", "Cookie": "a=b",
     "X-Forwarded-For": "1.2.3.4", "Forwarded": "for=1.2.3.4", "Proxy-Authorization": "Basic eA==", "X-Custom": "kept",
     "Connection": "X-Hop", "X-Hop": "gone", "Accept": "text/x-mine", "User-Agent": "mine/1"}})
 say([s, h, b.decode()])
-""", service)
+""",
+        service,
+    )
     assert status == 200 and "set-cookie" not in headers and headers["x-fine"] == "yes"
     method, path, sent, _ = upstream.asked(f"/api/{name}")[0]
     sent = {k.lower(): v for k, v in sent}
@@ -99,9 +116,12 @@ def test_redirects_are_not_followed(caller, make_service, upstream, unique):
     upstream.on(f"/api/{name}/near", lambda r: r.reply(307, b"", [("Location", f"{upstream.url}/{name}/target")]))
     upstream.on(f"/elsewhere/{name}", lambda r: r.reply(200, {}))
     service = make_service("real")
-    seen = caller(f"""
+    seen = caller(
+        f"""
 say([list(bridge("GET", "/v1/services/{service}/{name}/" + x)[:2]) for x in ("away", "near")])
-""", service)
+""",
+        service,
+    )
     assert [s for s, _ in seen] == [302, 307]
     assert upstream.asked(f"/elsewhere/{name}") == [] and upstream.asked(f"/api/{name}/target") == []
     near = seen[1][1]["location"]
@@ -109,6 +129,7 @@ say([list(bridge("GET", "/v1/services/{service}/{name}/" + x)[:2]) for x in ("aw
 
 
 # --- OAuth ---
+
 
 class Authority:
     """A token endpoint: every access token is good once it was issued, until it is revoked."""
@@ -134,8 +155,14 @@ class Authority:
         r.reply(200 if ok else 401, {"ok": ok})
 
     def service(self, make_service, upstream):
-        return make_service(self.secret, auth={"kind": "oauth2-client-credentials", "client_id": "client",
-                                               "token_url": f"{upstream.url}/{self.name}/token"})
+        return make_service(
+            self.secret,
+            auth={
+                "kind": "oauth2-client-credentials",
+                "client_id": "client",
+                "token_url": f"{upstream.url}/{self.name}/token",
+            },
+        )
 
 
 FIFTY = """
@@ -161,19 +188,23 @@ def test_authority_that_refuses(caller, make_service, upstream, unique):
     authority = Authority(upstream, unique)
     service = authority.service(make_service, upstream)
     agentctl("credential", "set", service, stdin="wrong-secret")
-    status, body = caller(f"""
+    status, body = caller(
+        f"""
 s, h, b = bridge("GET", "/v1/services/{service}/{authority.name}/data")
 say([s, b.decode()])
-""", service)
+""",
+        service,
+    )
     assert status in (502, 503) and "wrong-secret" not in body and json.loads(body)
     assert upstream.asked(f"/api/{authority.name}/data") == []
 
 
 # --- streams and sizes ---
 
+
 def test_events_arrive_one_by_one(caller, make_service, upstream, unique):
-    """The upstream sends an event only when the agent has told it that the one before arrived: a bridge that held back any
-    would wait for ever."""
+    """The upstream sends an event only when the agent has told it that the one before arrived: a bridge that held
+    back any would wait for ever."""
     name = unique()
     acknowledged = [threading.Event() for _ in range(6)]
 
@@ -192,7 +223,8 @@ def test_events_arrive_one_by_one(caller, make_service, upstream, unique):
     upstream.on(f"/api/{name}/events", events)
     upstream.on(f"/api/{name}/ack/", lambda r: (acknowledged[int(r.path.rsplit("/", 1)[1])].set(), r.reply(200, {})))
     service = make_service("x")
-    seen = caller(f"""
+    seen = caller(
+        f"""
 c = connect()
 c.request("GET", "/v1/services/{service}/{name}/events", headers={{"Authorization": "Bearer " + token()}})
 r = c.getresponse()
@@ -203,7 +235,9 @@ while line := r.readline():
         out.append(n)
         bridge("GET", "/v1/services/{service}/{name}/ack/%d" % n)
 say(out)
-""", service)
+""",
+        service,
+    )
     assert seen == list(range(6))
 
 
@@ -213,7 +247,8 @@ def test_large_bodies_both_ways(caller, make_service, upstream, unique):
     upstream.on(f"/api/{name}", lambda r: r.reply(200, r.body))
     service = make_service("x")
     digest = hashlib.sha256(bytes(range(256)) * (size // 256)).hexdigest()
-    seen = caller(f"""
+    seen = caller(
+        f"""
 data = bytes(range(256)) * ({size} // 256)
 s, h, b = bridge("POST", "/v1/services/{service}/{name}", data)
 c = connect()
@@ -221,7 +256,9 @@ c.request("POST", "/v1/services/{service}/{name}", iter([data[i:i + 65536] for i
           {{"Authorization": "Bearer " + token()}}, encode_chunked=True)
 r = c.getresponse()
 say([s, hashlib.sha256(b).hexdigest(), r.status, hashlib.sha256(r.read()).hexdigest()])
-""", service)
+""",
+        service,
+    )
     assert seen == [200, digest, 200, digest]
 
 
@@ -229,18 +266,27 @@ def test_body_over_the_services_limit(caller, make_service, upstream, unique):
     name = unique()
     upstream.on(f"/api/{name}", lambda r: r.reply(200, {}))
     service = make_service(limits={"body": 1000})
-    assert caller(f"""
+    assert (
+        caller(
+            f"""
 say([bridge("POST", "/v1/services/{service}/{name}", b"x" * n)[0] for n in (1000, 1001)])
-""", service) == [200, 413]
+""",
+            service,
+        )
+        == [200, 413]
+    )
     assert len(upstream.asked(f"/api/{name}")) == 1
 
 
 def test_upstream_that_is_not_there(caller, make_service):
     service = make_service(base_url="https://localhost:1/api")
-    status, headers, body = caller(f"""
+    status, headers, body = caller(
+        f"""
 s, h, b = bridge("GET", "/v1/services/{service}/x")
 say([s, h, b.decode()])
-""", service)
+""",
+        service,
+    )
     assert status == 502 and headers["content-type"] == "application/problem+json" and json.loads(body)["status"] == 502
 
 
@@ -271,13 +317,18 @@ def test_client_that_goes_away(agentd, make_agent, make_service, upstream, uniqu
     name = unique()
     gate = upstream.gate(name)
     service = make_service("x")
-    path = agentd.execute(make_agent(inside.COMMAND, kind="command", services=[service]), inside.PRELUDE + f"""
+    path = agentd.execute(
+        make_agent(inside.COMMAND, kind="command", services=[service]),
+        inside.PRELUDE
+        + f"""
 s = socket.create_connection(("127.0.0.1", 8377))
-s.sendall(("GET /v1/services/{service}/gate/{name} HTTP/1.1\\r\\nHost: x\\r\\nAuthorization: Bearer " + token() + "\\r\\n\\r\\n").encode())
+head = ["GET /v1/services/{service}/gate/{name} HTTP/1.1", "Host: x", "Authorization: Bearer " + token()]
+s.sendall(("\\r\\n".join(head) + "\\r\\n\\r\\n").encode())
 bridge("GET", "/v1/services/{service}/wait")
 s.close()
 say(1)
-""")
+""",
+    )
     upstream.on("/api/wait", lambda r: (gate.arrived(1), r.reply(200, {})))
     assert agentd.finish(path)[0] == "success"
     gate.open()

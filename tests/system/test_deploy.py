@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The platform's daemons are restarted and killed under load: every run finishes once, with the right result and a receipt
-that has its calls.
+"""The platform's daemons are restarted and killed under load: every run finishes once, with the right result and a
+receipt that has its calls.
 """
 
 import json
@@ -51,7 +51,9 @@ class Counter:
         with self.changed:
             goal = {k: self.counts.get(k, 0) + more for k in keys}
             assert self.changed.wait_for(lambda: all(self.counts.get(k, 0) >= n for k, n in goal.items()), DEADLINE), (
-                goal, self.counts)
+                goal,
+                self.counts,
+            )
 
 
 @pytest.fixture
@@ -84,7 +86,9 @@ def land(agentd, counter, paths):
         complete = [c for c in receipt["calls"] if c["status"] == 200]
         assert len(complete) >= len(result["seen"])
         assert result["seen"][-1] == counter.counts[result["run"]]
-        assert len({json.dumps(c, sort_keys=True) for c in receipt["calls"]}) == len(receipt["calls"]), "one counted twice"
+        assert len({json.dumps(c, sort_keys=True) for c in receipt["calls"]}) == len(
+            receipt["calls"]
+        ), "one counted twice"
     assert counter.naked == 0
 
 
@@ -93,8 +97,12 @@ def test_restart_and_kill_under_load(agentd, flight):
     ids = [agentd.run_id(p) for p in paths]
     units = [str(agentd.get(p, "Unit")) for p in paths]
     pids = [show(u, "MainPID") for u in units]
-    for act in (lambda: restart(*UNITS), *(lambda u=u: kill(u) for u in UNITS), *(lambda u=u: restart(u) for u in UNITS),
-                lambda: systemctl("daemon-reload")):
+    for act in (
+        lambda: restart(*UNITS),
+        *(lambda u=u: kill(u) for u in UNITS),
+        *(lambda u=u: restart(u) for u in UNITS),
+        lambda: systemctl("daemon-reload"),
+    ):
         act()
         counter.progress(ids, 2)
     assert [show(u, "MainPID") for u in units] == pids
@@ -143,10 +151,13 @@ def ran(upstream):
 
 def test_agentd_killed_in_every_phase(agentd, make_agent, gate_service, ran):
     """Wherever agentd dies in a run's life, the run's program is run once and its end is told once."""
-    code = inside.PRELUDE + f"""
+    code = (
+        inside.PRELUDE
+        + f"""
 status = bridge("GET", "/v1/services/{gate_service}/ran/" + os.environ["AGENT_RUN_ID"])[0]
 sys.exit(0 if status == 200 else 9)
 """
+    )
     agent = make_agent(["/usr/bin/python3", "-c", code], services=[gate_service], concurrency=4)
     paths = []
     for n in range(12):
@@ -197,14 +208,30 @@ def test_the_bus_is_restarted(agentd, make_agent, gate_service, upstream, unique
     name = unique("gate")
     gate = upstream.gate(name)
     agent = make_agent(inside.COMMAND, kind="command", services=[gate_service])
-    path = agentd.execute(agent, inside.PRELUDE + f"""
+    path = agentd.execute(
+        agent,
+        inside.PRELUDE
+        + f"""
 patient("GET", "/v1/services/{gate_service}/gate/{name}")
 say(patient("GET", "/v1/run")[0])
-""")
+""",
+    )
     gate.arrived(1)
     systemctl("restart", "dbus.service")
-    wait_until(lambda: run("busctl", "--timeout=5", "get-property", "org.freedesktop.systemd1", "/org/freedesktop/systemd1",
-                           "org.freedesktop.systemd1.Manager", "Version", check=False).returncode == 0, "PID 1 on the bus")
+    wait_until(
+        lambda: run(
+            "busctl",
+            "--timeout=5",
+            "get-property",
+            "org.freedesktop.systemd1",
+            "/org/freedesktop/systemd1",
+            "org.freedesktop.systemd1.Manager",
+            "Version",
+            check=False,
+        ).returncode
+        == 0,
+        "PID 1 on the bus",
+    )
     agentd.connect()
     assert str(agentd.get(path, "State")) == "running"
     gate.open()
@@ -216,10 +243,13 @@ def test_a_token_outlives_a_restart(agentd, make_agent, gate_service, upstream, 
     """The signing key is the same one after a restart: tokens of live runs stay good."""
     name = unique("gate")
     gate = upstream.gate(name)
-    code = inside.PRELUDE + f"""
+    code = (
+        inside.PRELUDE
+        + f"""
 bridge("GET", "/v1/services/{gate_service}/gate/{name}")
 say(patient("GET", "/v1/run")[0])
 """
+    )
     path = agentd.execute(make_agent(inside.COMMAND, kind="command", services=[gate_service]), code)
     gate.arrived(1)
     systemctl("restart", "agentd.service")

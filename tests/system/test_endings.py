@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How runs end: each cause gives its own result, and a sentence that a person understands; it is the same on the bus, in
-the receipt, in lists and in agentctl's exit status. (Out of memory: tests/vm.)
+"""How runs end: each cause gives its own result, and a sentence that a person understands; it is the same on the bus,
+in the receipt, in lists and in agentctl's exit status. (Out of memory: tests/vm.)
 """
 
 import json
@@ -12,8 +12,15 @@ import pytest
 
 from client import RUNTIME, STATE, agentctl, show, systemctl, wait_until
 
-EXIT_STATUS = {"success": 0, "failed": 1, "exit-code": 10, "signal": 11, "timeout": 12, "canceled": 14,
-               "sandbox-failed": 16}
+EXIT_STATUS = {
+    "success": 0,
+    "failed": 1,
+    "exit-code": 10,
+    "signal": 11,
+    "timeout": 12,
+    "canceled": 14,
+    "sandbox-failed": 16,
+}
 
 # result, its sentence, what else the receipt says; of a command as the run's process, and under the runner.
 ENDINGS = {
@@ -24,8 +31,14 @@ ENDINGS = {
     "exec no program": ("exec", ["/no/such/program"], {}, "exit-code", "environment", {"exit_code": 127}),
     "exec not executable": ("exec", ["/etc/passwd"], {}, "exit-code", "executed", {"exit_code": 126}),
     "command success": ("command", "echo done", {}, "success", "", {"exit_code": None, "signal": None}),
-    "command status": ("command", "echo first >&2; echo the reason >&2; exit 7", {}, "exit-code", "the reason",
-                       {"exit_code": 7}),
+    "command status": (
+        "command",
+        "echo first >&2; echo the reason >&2; exit 7",
+        {},
+        "exit-code",
+        "the reason",
+        {"exit_code": 7},
+    ),
     "command killed": ("command", "kill -SEGV $$", {}, "signal", "signal 11", {"signal": 11}),
     "command timeout": ("command", "sleep 1000", {"limits": {"timeout": 1}}, "timeout", "limit of 1 s", {}),
     "command no program": ("command", ["/no/such/program"], {}, "exit-code", "/no/such/program", {"exit_code": 127}),
@@ -76,6 +89,7 @@ def test_unit_stopped_from_outside(agentd, make_agent):
 def test_the_agent_says_failed(agentd, make_agent):
     """A result of its own making that says so, posted by an agent's own code."""
     import inside
+
     code = 'bridge("POST", "/v1/run/result", json.dumps({"status": "failed", "message": "The moon is down."}))'
     path = agentd.execute(make_agent(inside.COMMAND, kind="command"), inside.PRELUDE + code)
     check(agentd, path, "failed", "The moon is down.")
@@ -85,6 +99,7 @@ def test_the_agent_says_failed(agentd, make_agent):
 def test_a_result_does_not_hide_a_timeout(agentd, make_agent):
     """What was posted counts only where the run then ends by itself."""
     import inside
+
     code = 'bridge("POST", "/v1/run/result", json.dumps({"status": "success", "output": 1})); signal.pause()'
     path = agentd.execute(make_agent(inside.COMMAND, kind="command", limits={"timeout": 2}), inside.PRELUDE + code)
     check(agentd, path, "timeout", "limit of 2 s")
@@ -136,6 +151,7 @@ def test_cancel_of_what_is_over(agentd, make_agent):
 def broken_layer(agentd, make_agent, unique, text_file, tmp_path):
     """An agent whose layer's file is damaged after it was made."""
     import subprocess
+
     name = unique("img")
     root = tmp_path / "root"
     for d in ("bin", "etc", "usr/bin"):
@@ -162,7 +178,7 @@ def broken_layer(agentd, make_agent, unique, text_file, tmp_path):
 
 
 def test_sandbox_failed(agentd, broken_layer):
-    """The platform's fault: tried again, a bounded number of times, and the receipt says how often and at which step."""
+    """The platform's fault: tried again, a bounded number of times, and the receipt says how often and where."""
     path = agentd.execute(broken_layer)
     written = check(agentd, path, "sandbox-failed", "compose", attempts=3)
     assert re.search("layer", written["message"])
@@ -184,7 +200,8 @@ def test_times_are_in_order(agentd, make_agent):
     order = [times[k] for k in ("created_usec", "queued_usec", "claimed_usec", "started_usec", "finished_usec")]
     assert order == sorted(order) and all(order), times
     assert [int(agentd.get(path, k)) for k in ("CreatedUSec", "StartedUSec", "FinishedUSec")] == [
-        times[k] for k in ("created_usec", "started_usec", "finished_usec")]
+        times[k] for k in ("created_usec", "started_usec", "finished_usec")
+    ]
 
 
 def test_result_document(agentd, make_agent):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Environments stay as they are, byte for byte, until their owner freezes what a run changed: what runs leave is gone, what
-is frozen is there, and a freeze moves the head only from where the run began.
+"""Environments stay as they are, byte for byte, until their owner freezes what a run changed: what runs leave is
+gone, what is frozen is there, and a freeze moves the head only from where the run began.
 """
 
 import hashlib
@@ -42,7 +42,8 @@ def root_digest(tops=("/",), skip=SKIP):
                     attributes.append((x, os.getxattr(p, x, follow_symlinks=False).hex()))
                 owner = "me" if s.st_uid == os.getuid() else s.st_uid
                 size = 0 if stat.S_ISDIR(s.st_mode) else s.st_size
-                first = links.setdefault((s.st_dev, s.st_ino), p) if s.st_nlink > 1 and not stat.S_ISDIR(s.st_mode) else p
+                linked = s.st_nlink > 1 and not stat.S_ISDIR(s.st_mode)
+                first = links.setdefault((s.st_dev, s.st_ino), p) if linked else p
                 entries.append((p, s.st_mode, owner, size, s.st_mtime_ns, sorted(attributes), h, first))
     entries.sort()
     return entries
@@ -87,10 +88,14 @@ def vandal(make_agent):
 
 
 def test_twenty_runs_leave_nothing(agentd, vandal):
-    """Each of 20 runs takes the digest of its root, then changes all that it can; some end badly. All digests are equal, and
-    so are those of the environment in the receipts."""
+    """Each of 20 runs takes the digest of its root, then changes all that it can; some end badly. All digests are
+    equal, and so are those of the environment in the receipts."""
     code = inside.PRELUDE + DIGEST + VANDALISM
-    paths = [agentd.execute(vandal, code + f"""
+    paths = [
+        agentd.execute(
+            vandal,
+            code
+            + f"""
 value = digest(root_digest())
 vandalise({n})
 say([value, value == digest(root_digest())])
@@ -98,7 +103,10 @@ if {n} % 5 == 4:
     bridge("POST", "/v1/run/result", json.dumps({{"status": "failed", "output": [value, False]}}))
     sys.stdout.flush()
     os._exit(1)
-""") for n in range(20)]
+""",
+        )
+        for n in range(20)
+    ]
     seen = set()
     for n, path in enumerate(paths):
         result, message = agentd.finish(path)
@@ -114,8 +122,8 @@ def generations(agentd, agent):
 
 
 def test_freeze_takes_everything(agentd, make_agent):
-    """Files, deletions, modes, times, symlinks, hard links, attributes, empty and replaced directories of a run with keep
-    are in the next generation as the run left them, and nothing else has changed."""
+    """Files, deletions, modes, times, symlinks, hard links, attributes, empty and replaced directories of a run with
+    keep are in the next generation as the run left them, and nothing else has changed."""
     agent = make_agent(inside.COMMAND, kind="command")
     code = inside.PRELUDE + DIGEST
     prepare = """
@@ -142,7 +150,7 @@ open(h + "sparse", "wb").truncate(1 << 22)
 open(h + "name with \\u00fc \\n and newline", "w").write("odd")
 os.mkfifo(h + "fifo")
 """
-    first = agentd.execute(agent, code + prepare + 'say(1)', keep=True)
+    first = agentd.execute(agent, code + prepare + "say(1)", keep=True)
     assert agentd.finish(first)[0] == "success"
     before = generations(agentd, agent)
     assert [row[5] for row in before] == [True]
@@ -166,8 +174,9 @@ os.mkfifo(h + "fifo")
 
     def comparable(entries):
         return {e[0]: e[1:] for e in entries}
+
     left, found = comparable(left), comparable(found)
-    # A link to a file of a lower layer shows in the live run as a file of its own (overlayfs); the layer has it as a link.
+    # A link to a file of a lower layer shows in the live run as a file of its own (overlayfs); the layer has the link.
     assert found["/home/agent/text-too"][-1] == "/home/agent/text"
     assert found["/home/agent/fresh-too"][-1] == "/home/agent/fresh"
     left["/home/agent/text-too"][-1] = "/home/agent/text"
@@ -177,13 +186,18 @@ os.mkfifo(h + "fifo")
     assert "gone" not in home and "full/x" not in home and "full/new" in home and "old/sub/deep" in home
     log = generations(agentd, agent)
     assert [(row[0], row[1], row[4], bool(row[5])) for row in log[:2]] == [
-        (digest, prepared, "changed", True), (prepared, before[0][0], "prepared", False)]
+        (digest, prepared, "changed", True),
+        (prepared, before[0][0], "prepared", False),
+    ]
     shown = json.loads(agentctl("env", "log", agent, "--json").stdout)
     assert digest in json.dumps(shown) and "changed" in json.dumps(shown)
 
 
 def layers():
-    return {name: hashlib.sha256(open(f"{STATE}/layers/{name}", "rb").read()).hexdigest() for name in os.listdir(f"{STATE}/layers")}
+    return {
+        name: hashlib.sha256(open(f"{STATE}/layers/{name}", "rb").read()).hexdigest()
+        for name in os.listdir(f"{STATE}/layers")
+    }
 
 
 def keep_run(agentd, agent, text):
@@ -208,12 +222,15 @@ def test_layers_are_named_by_their_bytes(agentd, make_agent):
 def test_same_changes_same_layer(agentd, make_agent):
     """A freeze is reproducible: two runs that leave the same bytes and times make the same environment."""
     text = uuid.uuid4().hex
-    code = inside.PRELUDE + f'''
+    code = (
+        inside.PRELUDE
+        + f"""
 open("/home/agent/f", "w").write({text!r})
 for p in ("/home/agent/f", "/home/agent"):
     os.utime(p, (1e9, 1e9))
 say(1)
-'''
+"""
+    )
     environments = []
     for _ in range(2):
         agent = make_agent(inside.COMMAND, kind="command")
@@ -280,8 +297,9 @@ def test_image_changed_under_an_agent(agentd, make_agent, image):
     """An agent keeps its environment when its image goes."""
     agent = make_agent("exit 0")
     head = generations(agentd, agent)
-    definition = json.loads(agentd.get(f"/org/agentd1/agent/root/{agent.replace('-', '_2d')}", "Definition",
-                                       "org.agentd1.Agent"))
+    definition = json.loads(
+        agentd.get(f"/org/agentd1/agent/root/{agent.replace('-', '_2d')}", "Definition", "org.agentd1.Agent")
+    )
     assert definition["image"] == image
     with pytest.raises(dbus.DBusException) as e:
         agentd.call("RemoveImage", "no-such-image")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The interfaces on the bus are those of the installed XML files, member by member; signals come after what they tell is
-stored.
+"""The interfaces on the bus are those of the installed XML files, member by member; signals come after what they tell
+is stored.
 """
 
 import glob
@@ -28,7 +28,11 @@ def members(interface):
             found["signal", e.get("name")] = [(a.get("type"), a.get("name")) for a in e.findall("arg")]
         elif e.tag == "property":
             emits = {a.get("name"): a.get("value") for a in e.findall("annotation")}.get(ANNOTATION, "true")
-            found["property", e.get("name")] = (e.get("type"), e.get("access"), "true" if emits == "invalidates" else emits)
+            found["property", e.get("name")] = (
+                e.get("type"),
+                e.get("access"),
+                "true" if emits == "invalidates" else emits,
+            )
     return found
 
 
@@ -52,12 +56,19 @@ def objects(agentd, probe_agent, image):
     agentd.finish(run_path)
     agent = next(str(row[3]) for row in agentd.call("ListAgents") if str(row[0]) == probe_agent)
     with open("/dev/null") as f:
-        operation = str(agentd.call("ImportImage", "test-none", dbus.types.UnixFd(f), dbus.Dictionary({}, signature="sv")))
+        operation = str(
+            agentd.call("ImportImage", "test-none", dbus.types.UnixFd(f), dbus.Dictionary({}, signature="sv"))
+        )
     agentd.complete(operation)
-    return {MANAGER: (BUS_NAME, MANAGER_PATH), RUN: (BUS_NAME, run_path), AGENT: (BUS_NAME, agent),
-            OPERATION: (BUS_NAME, operation), "org.agentd1.Report": (BUS_NAME, "/org/agentd1/report"),
-            "org.agentd1.Credentials": ("org.agentd1.Credentials", "/org/agentd1/Credentials"),
-            "org.agentd1.Bridge": ("org.agentd1.Bridge", "/org/agentd1/Bridge")}
+    return {
+        MANAGER: (BUS_NAME, MANAGER_PATH),
+        RUN: (BUS_NAME, run_path),
+        AGENT: (BUS_NAME, agent),
+        OPERATION: (BUS_NAME, operation),
+        "org.agentd1.Report": (BUS_NAME, "/org/agentd1/report"),
+        "org.agentd1.Credentials": ("org.agentd1.Credentials", "/org/agentd1/Credentials"),
+        "org.agentd1.Bridge": ("org.agentd1.Bridge", "/org/agentd1/Bridge"),
+    }
 
 
 def test_every_interface_is_installed(objects):
@@ -65,8 +76,9 @@ def test_every_interface_is_installed(objects):
     assert files == set(objects)
 
 
-@pytest.mark.parametrize("name", [MANAGER, RUN, AGENT, OPERATION, "org.agentd1.Report", "org.agentd1.Credentials",
-                                  "org.agentd1.Bridge"])
+@pytest.mark.parametrize(
+    "name", [MANAGER, RUN, AGENT, OPERATION, "org.agentd1.Report", "org.agentd1.Credentials", "org.agentd1.Bridge"]
+)
 def test_interface(agentd, objects, name):
     service, path = objects[name]
     want, have = installed(name), live(agentd.bus, service, path, name)
@@ -99,19 +111,32 @@ def test_objects_are_listed(agentd, objects, make_agent):
     assert str(listed[path][RUN]["Id"]) == agentd.run_id(path)
 
 
-@pytest.mark.parametrize("path", ["/org/agentd1/run/" + "0" * 32, "/org/agentd1/run/x", "/org/agentd1/agent/root/no_2dsuch",
-                                  "/org/agentd1/operation/0", "/org/agentd1/other"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/org/agentd1/run/" + "0" * 32,
+        "/org/agentd1/run/x",
+        "/org/agentd1/agent/root/no_2dsuch",
+        "/org/agentd1/operation/0",
+        "/org/agentd1/other",
+    ],
+)
 def test_objects_that_are_not(agentd, path):
     with pytest.raises(dbus.DBusException) as e:
         agentd.bus.call_blocking(BUS_NAME, path, "org.freedesktop.DBus.Properties", "GetAll", "s", [RUN])
-    assert e.value.get_dbus_name() in ("org.freedesktop.DBus.Error.UnknownObject", "org.freedesktop.DBus.Error.UnknownInterface")
+    assert e.value.get_dbus_name() in (
+        "org.freedesktop.DBus.Error.UnknownObject",
+        "org.freedesktop.DBus.Error.UnknownInterface",
+    )
 
 
 def test_policy_names_every_method(objects):
     """The bus policy lets ordinary users call each method that is for them, by name, and no other."""
     policy = ET.parse("/usr/share/dbus-1/system.d/org.agentd1.conf").getroot()
     default = next(p for p in policy.findall("policy") if p.get("context") == "default")
-    allowed = {(a.get("send_interface"), a.get("send_member")) for a in default.findall("allow") if a.get("send_interface")}
+    allowed = {
+        (a.get("send_interface"), a.get("send_member")) for a in default.findall("allow") if a.get("send_interface")
+    }
     ours = {(i, n) for i in (MANAGER, RUN, AGENT, OPERATION) for kind, n in installed(i) if kind == "method"}
     assert {a for a in allowed if a[0].startswith("org.agentd1")} == ours
     assert default.find("deny").get("send_destination") == BUS_NAME
@@ -120,16 +145,23 @@ def test_policy_names_every_method(objects):
 def watch(agentd, member, interface, path=None, seen=None, **kw):
     """At each such signal, what SEEN returns at that very moment."""
     got = []
-    agentd.bus.add_signal_receiver(lambda *args, **k: got.append((args, seen(*args, **k) if seen else None)), member, interface,
-                                   None, path, **kw)
+    agentd.bus.add_signal_receiver(
+        lambda *args, **k: got.append((args, seen(*args, **k) if seen else None)), member, interface, None, path, **kw
+    )
     return got
 
 
 def test_signals_of_a_run_come_after_the_commit(agentd, make_agent):
     """At RunFinished state, result and receipt are there for any client, and were before: the store has them."""
+
     def state(run_id, path, *_):
-        row = run("sqlite3", "-readonly", "/var/lib/agentd/store.db", f"select state from runs where id='{run_id}'",
-                  check=False).stdout.strip()
+        row = run(
+            "sqlite3",
+            "-readonly",
+            "/var/lib/agentd/store.db",
+            f"select state from runs where id='{run_id}'",
+            check=False,
+        ).stdout.strip()
         return str(agentd.get(path, "State")), agentd.receipt(path)["result"], row
 
     new = watch(agentd, "RunNew", MANAGER, MANAGER_PATH)
@@ -145,9 +177,17 @@ def test_changes_are_announced_in_order(agentd, make_agent):
     """PropertiesChanged for each state; it names what changed and keeps the values for those who may ask."""
     states, values = [], []
     agentd.bus.add_signal_receiver(
-        lambda interface, changed, invalidated, path=None: (states.append((path, str(agentd.get(path, "State")))),
-                                                            values.append((dict(changed), list(map(str, invalidated))))),
-        "PropertiesChanged", "org.freedesktop.DBus.Properties", None, None, arg0=RUN, path_keyword="path")
+        lambda interface, changed, invalidated, path=None: (
+            states.append((path, str(agentd.get(path, "State")))),
+            values.append((dict(changed), list(map(str, invalidated)))),
+        ),
+        "PropertiesChanged",
+        "org.freedesktop.DBus.Properties",
+        None,
+        None,
+        arg0=RUN,
+        path_keyword="path",
+    )
     path = agentd.execute(make_agent("exit 0"))
     agentd.finish(path)
     order = ["queued", "preparing", "running", "finished"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a run cannot do: every act of SECURITY.md's first table is tried inside a run, where it must fail, and in a plain
-unit of the host, where it must succeed. The acts are in acts_world.py and acts_kernel.py.
+"""What a run cannot do: every act of SECURITY.md's first table is tried inside a run, where it must fail, and in a
+plain unit of the host, where it must succeed. The acts are in acts_world.py and acts_kernel.py.
 """
 
 import contextlib
@@ -24,9 +24,24 @@ from client import agentctl, run, show
 ADDRESS, ADDRESS6 = "10.99.77.1", "fd99:77::1"
 
 # What this kind of machine does not let even root do outside of a sandbox; a machine with a kernel of its own does.
-CONTAINER_CANNOT = {"call_" + name for name in (
-    "delete_module", "fanotify_init", "finit_module", "init_module", "iopl", "kexec_load", "modify_ldt",
-    "open_by_handle_at", "perf_event_open", "pidfd_getfd", "quotactl", "swapoff", "swapon")}
+CONTAINER_CANNOT = {
+    "call_" + name
+    for name in (
+        "delete_module",
+        "fanotify_init",
+        "finit_module",
+        "init_module",
+        "iopl",
+        "kexec_load",
+        "modify_ldt",
+        "open_by_handle_at",
+        "perf_event_open",
+        "pidfd_getfd",
+        "quotactl",
+        "swapoff",
+        "swapon",
+    )
+}
 
 
 class Servers:
@@ -51,6 +66,7 @@ class Servers:
             with contextlib.suppress(OSError):
                 while True:
                     step()
+
         threading.Thread(target=body, daemon=True).start()
         self.stop.append(sock)
 
@@ -82,9 +98,11 @@ class Servers:
             raise OSError
         body = question[12:]
         end = body.find(b"\0") + 5
-        is_a = body[end - 4:end - 2] == b"\0\x01"
+        is_a = body[end - 4 : end - 2] == b"\0\x01"
         answer = b"\xc0\x0c\0\x01\0\x01" + struct.pack("!IH", 60, 4) + socket.inet_aton("192.0.2.1") if is_a else b""
-        s.sendto(question[:2] + b"\x81\x80\0\x01" + struct.pack("!H", int(is_a)) + b"\0\0\0\0" + body[:end] + answer, peer)
+        s.sendto(
+            question[:2] + b"\x81\x80\0\x01" + struct.pack("!H", int(is_a)) + b"\0\0\0\0" + body[:end] + answer, peer
+        )
 
     def close(self):
         for s in self.stop:
@@ -112,7 +130,7 @@ def world(agentd, image, upstream, gate_service, unique):
             f.write(canary)
         os.chmod(p, 0o666)
     lib = ctypes.CDLL(None, use_errno=True)
-    key = uuid.uuid4().int & 0x7fffffff
+    key = uuid.uuid4().int & 0x7FFFFFFF
     shm = lib.shmget(key, 4096, 0o1666)
     assert shm >= 0
     assert lib.mq_open(b"/" + canary.encode(), os.O_RDWR | os.O_CREAT, 0o666, None) >= 0
@@ -120,21 +138,48 @@ def world(agentd, image, upstream, gate_service, unique):
 
     gate = upstream.gate(canary)
     name = unique("victim")
-    agentd.call("CreateAgent", json.dumps({
-        "name": name, "image": image, "kind": "exec", "services": [gate_service], "environment": {"SECRET": canary},
-        "command": ["/usr/bin/python3", "-c", inside.PRELUDE + f"""
+    agentd.call(
+        "CreateAgent",
+        json.dumps(
+            {
+                "name": name,
+                "image": image,
+                "kind": "exec",
+                "services": [gate_service],
+                "environment": {"SECRET": canary},
+                "command": [
+                    "/usr/bin/python3",
+                    "-c",
+                    inside.PRELUDE
+                    + f"""
 for p in ("/home/agent", "/tmp", "/var/tmp", "/dev/shm"):
     open(p + "/{canary}", "w").write("{canary}")
 ctypes.CDLL(None).shmget({key}, 4096, 0o1666)
 s = socket.socket(socket.AF_UNIX); s.bind("\\0{canary}"); s.listen()
 p = subprocess.Popen(["sleep", "infinity"], executable="/usr/bin/sleep", env={{"SECRET": "{canary}"}})
 bridge("GET", "/v1/services/{gate_service}/gate/{canary}")
-""", canary]}))
+""",
+                    canary,
+                ],
+            }
+        ),
+    )
     victim = agentd.execute(name)
     gate.arrived(1)
     unit = str(agentd.get(victim, "Unit"))
-    yield {"canary": canary, "victim": agentd.run_id(victim), "unit": unit, "pid": int(show(unit, "MainPID")), "key": key,
-           "port": servers.port, "address": ADDRESS, "address6": ADDRESS6, "socket": path, "runner": "/usr/lib/agentd/runner", "cpus": 2}
+    yield {
+        "canary": canary,
+        "victim": agentd.run_id(victim),
+        "unit": unit,
+        "pid": int(show(unit, "MainPID")),
+        "key": key,
+        "port": servers.port,
+        "address": ADDRESS,
+        "address6": ADDRESS6,
+        "socket": path,
+        "runner": "/usr/lib/agentd/runner",
+        "cpus": 2,
+    }
     gate.open()
     agentd.finish(victim)
     agentd.call("RemoveAgent", name)
@@ -154,9 +199,18 @@ bridge("GET", "/v1/services/{gate_service}/gate/{canary}")
 
 
 def outside_program(context, names, user=None):
-    argv = ["systemd-run", "--quiet", "--wait", "--collect", "--pipe", *(["--uid", user] if user else []), *inside.COMMAND]
-    done = subprocess.run(argv, input=inside.PRELUDE + acts.program(context, names), capture_output=True, text=True,
-                          timeout=300)
+    argv = [
+        "systemd-run",
+        "--quiet",
+        "--wait",
+        "--collect",
+        "--pipe",
+        *(["--uid", user] if user else []),
+        *inside.COMMAND,
+    ]
+    done = subprocess.run(
+        argv, input=inside.PRELUDE + acts.program(context, names), capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -185,10 +239,14 @@ def test_act(outcome, name):
 
 def test_runner_is_unchanged_by_a_run(probe):
     """Not even by a private mapping of its files that is written through /proc/self/mem."""
+
     def digest():
         return run("sh", "-c", "sha256sum /run/agentd/layers/*/runner/*").stdout
+
     before = digest()
-    assert probe("""
+    assert (
+        probe(
+            """
 import mmap
 with open("/opt/agentd/runner/main.cjs", "rb") as f:
     m = mmap.mmap(f.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
@@ -197,7 +255,10 @@ with open("/opt/agentd/runner/main.cjs", "rb") as f:
         mem.seek(address)
         mem.write(b"XXXX")
     say([bytes(m[:4]).decode(), open(f.name).read(4)])
-""")[0] == "XXXX"
+"""
+        )[0]
+        == "XXXX"
+    )
     assert digest() == before
 
 
@@ -205,8 +266,10 @@ def test_tokens_of_others(probe, agentd, make_agent, upstream, gate_service, wor
     """Another run's token is refused at one's own listener while that run lives and after its end; its own is taken."""
     name = uuid.uuid4().hex
     gate = upstream.gate(name)
-    other = make_agent(["/usr/bin/python3", "-c", inside.PRELUDE + f'bridge("GET", "/v1/services/{gate_service}/gate/{name}")'],
-                       services=[gate_service])
+    other = make_agent(
+        ["/usr/bin/python3", "-c", inside.PRELUDE + f'bridge("GET", "/v1/services/{gate_service}/gate/{name}")'],
+        services=[gate_service],
+    )
     path = agentd.execute(other)
     gate.arrived(1)
     stolen = open(f"/run/agentd/runs/{agentd.run_id(path)}/token").read()
@@ -237,7 +300,10 @@ def test_bus_shows_no_secret(users, world):
     token = open(f"/run/agentd/runs/{world['victim']}/token").read().strip()
     shown = run("systemctl", "show", "--all", world["unit"], user=users[1]).stdout
     assert "token" in shown and token not in shown and token.split(".")[2] not in shown
-    for path in (f"/run/agentd/runs/{world['victim']}/token", f"/run/credentials/{world['unit']}/token",
-                 f"/run/agentd/live/{world['victim']}.json"):
+    for path in (
+        f"/run/agentd/runs/{world['victim']}/token",
+        f"/run/credentials/{world['unit']}/token",
+        f"/run/agentd/live/{world['victim']}.json",
+    ):
         assert run("cat", path, user=users[1], check=False).returncode != 0
     assert token not in agentctl("status", world["victim"], "--json").stdout

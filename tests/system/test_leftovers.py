@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""After 200 runs that ended in every way there is, nothing of them is left on the host: no unit, mount, namespace, directory,
-live file, user, entry in the bridge's descriptor store, process, log stream or open descriptor.
+"""After 200 runs that ended in every way there is, nothing of them is left on the host: no unit, mount, namespace,
+directory, live file, user, entry in the bridge's descriptor store, process, log stream or open descriptor.
 """
 
 import json
@@ -61,8 +61,11 @@ class Traces:
 
     def __init__(self):
         self.units = lines("systemctl", "list-units", "--all", "--plain", "--no-legend", "agent-run-*", "agent-op-*")
-        self.mounts = {line for line in open("/proc/1/mountinfo").read().splitlines()
-                       if "/run/agentd/runs" in line or "/run/credentials" in line}
+        self.mounts = {
+            line
+            for line in open("/proc/1/mountinfo").read().splitlines()
+            if "/run/agentd/runs" in line or "/run/credentials" in line
+        }
         self.namespaces = namespaces()
         self.directories = listed(f"{RUNTIME}/runs")
         self.live = listed(LIVE)
@@ -77,8 +80,20 @@ class Traces:
 
 
 def busy_runs():
-    answer = subprocess.run(["busctl", "--json=short", "call", "org.agentd1.Bridge", "/org/agentd1/Bridge",
-                             "org.agentd1.Bridge", "ListRegistered"], capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [
+            "busctl",
+            "--json=short",
+            "call",
+            "org.agentd1.Bridge",
+            "/org/agentd1/Bridge",
+            "org.agentd1.Bridge",
+            "ListRegistered",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return set(json.loads(answer.stdout)["data"][0])
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What agentd finds after a reboot, staged: no units, no /run, and rows in the store of another boot. Runs that were live are
-lost, and say so; queued ones are run; what was kept in memory is gone.
+"""What agentd finds after a reboot, staged: no units, no /run, and rows in the store of another boot. Runs that were
+live are lost, and say so; queued ones are run; what was kept in memory is gone.
 """
 
 import os
@@ -25,14 +25,19 @@ def reboot():
             systemctl("stop", unit, check=False)
             systemctl("reset-failed", unit, check=False)
         points = [line.split()[4] for line in open("/proc/1/mountinfo")]
-        for point in sorted((p for p in points if p.startswith((f"{RUNTIME}/runs", f"{RUNTIME}/layers"))), reverse=True):
+        for point in sorted(
+            (p for p in points if p.startswith((f"{RUNTIME}/runs", f"{RUNTIME}/layers"))), reverse=True
+        ):
             run("umount", "--lazy", point)
         for name in os.listdir(RUNTIME):
             path = f"{RUNTIME}/{name}"
             shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else None
         run("systemd-tmpfiles", "--create", "/usr/lib/tmpfiles.d/agentd.conf")
-        done = run("sqlite3", "/var/lib/agentd/store.db",
-                   f"update runs set boot_id = '{uuid.uuid4().hex}' where boot_id is not null; select changes();")
+        done = run(
+            "sqlite3",
+            "/var/lib/agentd/store.db",
+            f"update runs set boot_id = '{uuid.uuid4().hex}' where boot_id is not null; select changes();",
+        )
         assert int(done.stdout) > 0
         run("systemctl", "start", "agentd.service")
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Receipts have the same keys however a run ended, and of equal runs differ only in ids, times and measures. Around them what
-else admission promises: idempotency, bounds of the queue, fairness between users.
+"""Receipts have the same keys however a run ended, and of equal runs differ only in ids, times and measures. Around
+them what else admission promises: idempotency, bounds of the queue, fairness between users.
 """
 
 import concurrent.futures
@@ -39,8 +39,14 @@ def test_same_keys_for_all_results(agentd, make_agent):
         agentd.call("CancelRun", agentd.run_id(path))
         agentd.finish(path)
     receipts = [agentd.receipt(running), agentd.receipt(queued)]
-    for command, extra in (("exit 0", {}), ("exit 1", {}), ("kill -9 $$; kill -SEGV $$; exit 2", {}), ("echo 1", {"kind": "command"}),
-                           ("kill -SEGV $$", {"kind": "command"}), ("sleep 1000", {"limits": {"timeout": 1}})):
+    for command, extra in (
+        ("exit 0", {}),
+        ("exit 1", {}),
+        ("kill -9 $$; kill -SEGV $$; exit 2", {}),
+        ("echo 1", {"kind": "command"}),
+        ("kill -SEGV $$", {"kind": "command"}),
+        ("sleep 1000", {"limits": {"timeout": 1}}),
+    ):
         receipts.append(finished(agentd, make_agent(command, **extra)))
     assert {r["result"] for r in receipts} >= {"success", "exit-code", "signal", "timeout", "canceled"}
     top = [set(r) for r in receipts]
@@ -53,22 +59,52 @@ def test_equal_runs_have_equal_receipts(agentd, make_agent, gate_service, upstre
     name = unique()
     upstream.on(f"/api/{name}", lambda r: r.reply(200, {"x": 1}))
     agent = make_agent(inside.COMMAND, kind="command", services=[gate_service])
-    code = inside.PRELUDE + f"""
+    code = (
+        inside.PRELUDE
+        + f"""
 open(os.environ["AGENT_ARTIFACTS_DIR"] + "/a.txt", "w").write("same")
 say([bridge("GET", "/v1/services/{gate_service}/{name}")[0] for _ in range(3)])
 """
+    )
     options = {"labels": dbus.Dictionary({"b": "2", "a": "1"}, signature="ss"), "session": "s1"}
     one, two = (finished(agentd, agent, code, **options) for _ in range(2))
-    other = json.loads(agentctl("receipt", agentctl("run", "--quiet", "--session=s1", "--label=a=1", "--label=b=2", "--input-file=-",
-                                                    agent, "--wait", "--json", stdin=code) and "last", "--json").stdout)
+    other = json.loads(
+        agentctl(
+            "receipt",
+            agentctl(
+                "run",
+                "--quiet",
+                "--session=s1",
+                "--label=a=1",
+                "--label=b=2",
+                "--input-file=-",
+                agent,
+                "--wait",
+                "--json",
+                stdin=code,
+            )
+            and "last",
+            "--json",
+        ).stdout
+    )
     for r in (two, other):
         assert set(r) == set(one)
         assert {k: (one[k], r[k]) for k in one if k not in OWN | {"calls"} and one[k] != r[k]} == {}
-        assert [[c[k] for k in ("service", "method", "path", "status", "response_bytes", "outcome")] for c in r["calls"]] == [
-            [c[k] for k in ("service", "method", "path", "status", "response_bytes", "outcome")] for c in one["calls"]]
-    assert one["artifacts"] == [{"name": "a.txt", "size": 4, "content_type": "text/plain"}] or one["artifacts"][0]["name"] == "a.txt"
+        assert [
+            [c[k] for k in ("service", "method", "path", "status", "response_bytes", "outcome")] for c in r["calls"]
+        ] == [
+            [c[k] for k in ("service", "method", "path", "status", "response_bytes", "outcome")] for c in one["calls"]
+        ]
+    assert (
+        one["artifacts"] == [{"name": "a.txt", "size": 4, "content_type": "text/plain"}]
+        or one["artifacts"][0]["name"] == "a.txt"
+    )
     assert [c["path"] for c in one["calls"]] == [f"/{name}"] * 3 and one["labels"] == {"a": "1", "b": "2"}
-    assert one["environment"].startswith("sha256:") and one["runner"].startswith("sha256:") and one["policy"].startswith("sha256:")
+    assert (
+        one["environment"].startswith("sha256:")
+        and one["runner"].startswith("sha256:")
+        and one["policy"].startswith("sha256:")
+    )
 
 
 def test_a_receipt_has_no_body_and_no_secret(agentd, make_agent, make_service, upstream, unique):
@@ -119,13 +155,32 @@ def test_receipt_of_what_is_not_over(agentd, make_agent):
 
 # --- admission ---
 
+
 def test_same_key_fifty_times(agentd, make_agent, unique):
     """From fifty clients at once: one run, and the same answer for all."""
     agent, key = make_agent("exit 0"), unique("key")
 
     def ask(_):
-        return subprocess.run(["busctl", "call", "org.agentd1", "/org/agentd1", "org.agentd1.Manager", "ExecuteAgent", "ssa{sv}",
-                               agent, "same", "1", "idempotency-key", "s", key], capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            [
+                "busctl",
+                "call",
+                "org.agentd1",
+                "/org/agentd1",
+                "org.agentd1.Manager",
+                "ExecuteAgent",
+                "ssa{sv}",
+                agent,
+                "same",
+                "1",
+                "idempotency-key",
+                "s",
+                key,
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         answers = set(pool.map(ask, range(50)))
@@ -186,10 +241,14 @@ def test_fair_between_users(agentd, users, make_agent, one_at_a_time, image):
     seen = order(agentd, flood + hers + [urgent])
     left = [p for p in seen if p in flood]
     assert left == flood, "one user's runs of the same priority are in the order they came"
-    waiting = [p for p in flood if agentd.receipt(p)["times"]["claimed_usec"] > agentd.receipt(hers[1])["times"]["queued_usec"]]
+    waiting = [
+        p for p in flood if agentd.receipt(p)["times"]["claimed_usec"] > agentd.receipt(hers[1])["times"]["queued_usec"]
+    ]
     between = [p for p in waiting if seen.index(p) < seen.index(hers[0])]
     assert len(between) <= 2, "she waited for more than her turn"
-    behind = [p for p in flood if agentd.receipt(p)["times"]["claimed_usec"] > agentd.receipt(urgent)["times"]["queued_usec"]]
+    behind = [
+        p for p in flood if agentd.receipt(p)["times"]["claimed_usec"] > agentd.receipt(urgent)["times"]["queued_usec"]
+    ]
     assert len([p for p in behind if seen.index(p) < seen.index(urgent)]) <= 2
     call_as(users[0], ("RemoveAgent", "fair"))
 
@@ -220,8 +279,11 @@ def test_concurrency_of_an_agent(agentd, make_agent, gate_service, upstream, uni
     """Never more at once than its definition says."""
     name = unique("gate")
     gate = upstream.gate(name)
-    agent = make_agent(["/usr/bin/python3", "-c", inside.PRELUDE + f'bridge("GET", "/v1/services/{gate_service}/gate/{name}")'],
-                       services=[gate_service], concurrency=2)
+    agent = make_agent(
+        ["/usr/bin/python3", "-c", inside.PRELUDE + f'bridge("GET", "/v1/services/{gate_service}/gate/{name}")'],
+        services=[gate_service],
+        concurrency=2,
+    )
     paths = [agentd.execute(agent) for _ in range(5)]
     gate.arrived(2)
     states = sorted(str(agentd.get(p, "State")) for p in paths)

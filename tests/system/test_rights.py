@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is one user's is nobody else's: bob gets at nothing of alice's, by no method, property or object; what is between the
-daemons is closed to both of them; and alice needs no more than her own name.
+"""What is one user's is nobody else's: bob gets at nothing of alice's, by no method, property or object; what is
+between the daemons is closed to both of them; and alice needs no more than her own name.
 """
 
 import json
@@ -22,39 +22,65 @@ def hers(agentd, users, upstream, image):
     mark = uuid.uuid4().hex[:8]
     names = {k: f"{k}-{mark}" for k in ("image", "service", "agent")}
     secret = f"secret-{uuid.uuid4().hex}"
-    answer, = call_as(alice, ("ImportImage", names["image"], {"fd": TEST_ROOTFS}, {"options": {}}))
+    (answer,) = call_as(alice, ("ImportImage", names["image"], {"fd": TEST_ROOTFS}, {"options": {}}))
     assert "value" in answer, answer
     assert agentd.complete(answer["value"])[0] == "done"
-    service = {"name": names["service"], "base_url": upstream.url, "auth": {"kind": "bearer"},
-               "allow": [{"methods": ["GET"], "paths": ["/*"]}]}
-    agent = {"name": names["agent"], "image": names["image"], "kind": "command", "command": inside.COMMAND,
-             "services": [names["service"]]}
+    service = {
+        "name": names["service"],
+        "base_url": upstream.url,
+        "auth": {"kind": "bearer"},
+        "allow": [{"methods": ["GET"], "paths": ["/*"]}],
+    }
+    agent = {
+        "name": names["agent"],
+        "image": names["image"],
+        "kind": "command",
+        "command": inside.COMMAND,
+        "services": [names["service"]],
+    }
     for answer in call_as(alice, ("CreateService", json.dumps(service)), ("CreateAgent", json.dumps(agent))):
         assert "value" in answer, answer
     agentctl("credential", "set", names["service"], stdin=secret, user=alice)
     upstream.on(f"/api/{mark}", lambda r: r.reply(200, {"hers": r.headers["Authorization"] == f"Bearer {secret}"}))
-    code = inside.PRELUDE + f"""
+    code = (
+        inside.PRELUDE
+        + f"""
 print("a line of hers", file=sys.stderr)
 open(os.environ["AGENT_ARTIFACTS_DIR"] + "/hers.txt", "w").write("hers")
 say(json.loads(bridge("GET", "/v1/services/{names["service"]}/{mark}")[2]))
 """
-    answer, = call_as(alice, ("ExecuteAgent", names["agent"], code, {"options": {}}))
+    )
+    (answer,) = call_as(alice, ("ExecuteAgent", names["agent"], code, {"options": {}}))
     assert "value" in answer, answer
     result, message = agentd.finish(answer["value"])
     assert result == "success", message
     yield {**names, "secret": secret, "path": answer["value"], "id": agentd.run_id(answer["value"])}
-    call_as(alice, ("RemoveAgent", names["agent"]), ("RemoveService", names["service"]), ("RemoveImage", names["image"]))
+    call_as(
+        alice, ("RemoveAgent", names["agent"]), ("RemoveService", names["service"]), ("RemoveImage", names["image"])
+    )
 
 
 def test_owner_needs_nobody(users, hers):
-    """Every method that the manual gives to owners works for an ordinary user, without polkit and without a password."""
+    """Every method that the manual gives to owners works for an ordinary user, without polkit or a password."""
     options = {"options": {}}
     answers = call_as(
-        users[0], ("ListAgents",), ("GetAgent", hers["agent"]), ("GetAgent", f"alice/{hers['agent']}"), ("ListImages",),
-        ("GetService", hers["service"]), ("ListServices",), ("GetRun", hers["id"]), ("GetResult", hers["id"]),
-        ("GetReceipt", hers["id"]), ("OpenRunLog", hers["id"], False), ("ListArtifacts", hers["id"]),
-        ("OpenArtifact", hers["id"], "hers.txt"), ("ListRuns", options), ("ListGenerations", hers["agent"]),
-        (BUS_NAME, hers["path"], PROPERTIES, "GetAll", [RUN]))
+        users[0],
+        ("ListAgents",),
+        ("GetAgent", hers["agent"]),
+        ("GetAgent", f"alice/{hers['agent']}"),
+        ("ListImages",),
+        ("GetService", hers["service"]),
+        ("ListServices",),
+        ("GetRun", hers["id"]),
+        ("GetResult", hers["id"]),
+        ("GetReceipt", hers["id"]),
+        ("OpenRunLog", hers["id"], False),
+        ("ListArtifacts", hers["id"]),
+        ("OpenArtifact", hers["id"], "hers.txt"),
+        ("ListRuns", options),
+        ("ListGenerations", hers["agent"]),
+        (BUS_NAME, hers["path"], PROPERTIES, "GetAll", [RUN]),
+    )
     assert [a.get("error") for a in answers] == [None] * len(answers), answers
     values = [a["value"] for a in answers]
     assert hers["agent"] in str(values[0]) and hers["image"] in str(values[3]) and hers["service"] in values[4]
@@ -77,57 +103,119 @@ CALLS = {
     "log": lambda h: ("OpenRunLog", h["id"], False),
     "artifacts": lambda h: ("ListArtifacts", h["id"]),
     "artifact": lambda h: ("OpenArtifact", h["id"], "hers.txt"),
-    "credentials": lambda h: ("org.agentd1.Credentials", "/org/agentd1/Credentials", "org.agentd1.Credentials",
-                              "ListCredentials", ["alice"]),
-    "remove credential": lambda h: ("org.agentd1.Credentials", "/org/agentd1/Credentials", "org.agentd1.Credentials",
-                                    "RemoveCredential", ["alice", h["service"]]),
-    "set credential": lambda h: ("org.agentd1.Credentials", "/org/agentd1/Credentials", "org.agentd1.Credentials",
-                                 "SetCredential", ["alice", h["service"], {"fd": "/etc/hostname"}]),
-    "report result": lambda h: (BUS_NAME, "/org/agentd1/report", "org.agentd1.Report", "ReportResult",
-                                [h["id"], 1, '{"status": "success"}']),
-    "report call": lambda h: (BUS_NAME, "/org/agentd1/report", "org.agentd1.Report", "ReportCall", [h["id"], 1, "x", "{}"]),
-    "report artifact": lambda h: (BUS_NAME, "/org/agentd1/report", "org.agentd1.Report", "BeginArtifact",
-                                  [h["id"], 1, "x", 100]),
-    "commit artifact": lambda h: (BUS_NAME, "/org/agentd1/report", "org.agentd1.Report", "CommitArtifact",
-                                  [h["id"], 1, "x", 100, "text/plain"]),
+    "credentials": lambda h: (
+        "org.agentd1.Credentials",
+        "/org/agentd1/Credentials",
+        "org.agentd1.Credentials",
+        "ListCredentials",
+        ["alice"],
+    ),
+    "remove credential": lambda h: (
+        "org.agentd1.Credentials",
+        "/org/agentd1/Credentials",
+        "org.agentd1.Credentials",
+        "RemoveCredential",
+        ["alice", h["service"]],
+    ),
+    "set credential": lambda h: (
+        "org.agentd1.Credentials",
+        "/org/agentd1/Credentials",
+        "org.agentd1.Credentials",
+        "SetCredential",
+        ["alice", h["service"], {"fd": "/etc/hostname"}],
+    ),
+    "report result": lambda h: (
+        BUS_NAME,
+        "/org/agentd1/report",
+        "org.agentd1.Report",
+        "ReportResult",
+        [h["id"], 1, '{"status": "success"}'],
+    ),
+    "report call": lambda h: (
+        BUS_NAME,
+        "/org/agentd1/report",
+        "org.agentd1.Report",
+        "ReportCall",
+        [h["id"], 1, "x", "{}"],
+    ),
+    "report artifact": lambda h: (
+        BUS_NAME,
+        "/org/agentd1/report",
+        "org.agentd1.Report",
+        "BeginArtifact",
+        [h["id"], 1, "x", 100],
+    ),
+    "commit artifact": lambda h: (
+        BUS_NAME,
+        "/org/agentd1/report",
+        "org.agentd1.Report",
+        "CommitArtifact",
+        [h["id"], 1, "x", 100, "text/plain"],
+    ),
     "bridge runs": lambda h: ("org.agentd1.Bridge", "/org/agentd1/Bridge", "org.agentd1.Bridge", "ListRegistered", []),
-    "bridge register": lambda h: ("org.agentd1.Bridge", "/org/agentd1/Bridge", "org.agentd1.Bridge", "RegisterRun",
-                                  [h["id"], {"fd": "/dev/null"}]),
-    "bridge unregister": lambda h: ("org.agentd1.Bridge", "/org/agentd1/Bridge", "org.agentd1.Bridge", "UnregisterRun",
-                                    [h["id"]]),
+    "bridge register": lambda h: (
+        "org.agentd1.Bridge",
+        "/org/agentd1/Bridge",
+        "org.agentd1.Bridge",
+        "RegisterRun",
+        [h["id"], {"fd": "/dev/null"}],
+    ),
+    "bridge unregister": lambda h: (
+        "org.agentd1.Bridge",
+        "/org/agentd1/Bridge",
+        "org.agentd1.Bridge",
+        "UnregisterRun",
+        [h["id"]],
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_stranger_is_denied(users, hers, name):
-    before = call_as(users[0], ("GetReceipt", hers["id"]), ("ListArtifacts", hers["id"]), ("ListGenerations", hers["agent"]))
-    answer, = call_as(users[1], CALLS[name](hers))
+    before = call_as(
+        users[0], ("GetReceipt", hers["id"]), ("ListArtifacts", hers["id"]), ("ListGenerations", hers["agent"])
+    )
+    (answer,) = call_as(users[1], CALLS[name](hers))
     assert answer.get("error") in DENIED, answer
     assert len(answer["message"]) > 5
-    assert call_as(users[0], ("GetReceipt", hers["id"]), ("ListArtifacts", hers["id"]),
-                   ("ListGenerations", hers["agent"])) == before
+    assert (
+        call_as(users[0], ("GetReceipt", hers["id"]), ("ListArtifacts", hers["id"]), ("ListGenerations", hers["agent"]))
+        == before
+    )
 
 
 @pytest.mark.parametrize("name", [n for n in CALLS if n.startswith(("report", "commit", "bridge"))])
 def test_owner_is_no_daemon(users, hers, name):
     """What is for the daemons is denied to the owner, too."""
-    answer, = call_as(users[0], CALLS[name](hers))
+    (answer,) = call_as(users[0], CALLS[name](hers))
     assert answer.get("error") in DENIED, answer
 
 
 def test_stranger_sees_nothing(users, hers):
     """Lists show one's own, and objects of others do not exist."""
     options = {"options": {}}
-    answers = call_as(users[1], ("ListAgents",), ("ListRuns", options), ("ListServices",), ("ListImages",),
-                      ("GetService", hers["service"]), ("ListRuns", {"options": {"agent": hers["agent"]}}),
-                      ("ListRuns", {"options": {"agent": f"alice/{hers['agent']}"}}),
-                      ("ListRuns", {"options": {"before": hers["id"]}}),
-                      (BUS_NAME, "/org/agentd1", "org.freedesktop.DBus.ObjectManager", "GetManagedObjects", []),
-                      (BUS_NAME, hers["path"], PROPERTIES, "GetAll", [RUN]),
-                      (BUS_NAME, hers["path"], PROPERTIES, "Get", [RUN, "Result"]),
-                      (BUS_NAME, hers["path"], RUN, "Cancel", []),
-                      (BUS_NAME, f"/org/agentd1/agent/alice/{hers['agent'].replace('-', '_2d')}", PROPERTIES, "GetAll",
-                       ["org.agentd1.Agent"]))
+    answers = call_as(
+        users[1],
+        ("ListAgents",),
+        ("ListRuns", options),
+        ("ListServices",),
+        ("ListImages",),
+        ("GetService", hers["service"]),
+        ("ListRuns", {"options": {"agent": hers["agent"]}}),
+        ("ListRuns", {"options": {"agent": f"alice/{hers['agent']}"}}),
+        ("ListRuns", {"options": {"before": hers["id"]}}),
+        (BUS_NAME, "/org/agentd1", "org.freedesktop.DBus.ObjectManager", "GetManagedObjects", []),
+        (BUS_NAME, hers["path"], PROPERTIES, "GetAll", [RUN]),
+        (BUS_NAME, hers["path"], PROPERTIES, "Get", [RUN, "Result"]),
+        (BUS_NAME, hers["path"], RUN, "Cancel", []),
+        (
+            BUS_NAME,
+            f"/org/agentd1/agent/alice/{hers['agent'].replace('-', '_2d')}",
+            PROPERTIES,
+            "GetAll",
+            ["org.agentd1.Agent"],
+        ),
+    )
     text = json.dumps([a.get("value") for a in answers])
     for key in ("agent", "service", "image", "id", "secret"):
         assert hers[key] not in text, key
@@ -144,7 +232,9 @@ def test_stranger_cannot_use_her_service_or_image(users, hers):
 def test_same_names_are_two_things(agentd, users, hers):
     """Bob may have an agent of the same name, which is his."""
     agent = {"name": hers["agent"], "image": "test-base", "kind": "exec", "command": ["/bin/false"]}
-    created, run_answer = call_as(users[1], ("CreateAgent", json.dumps(agent)), ("ExecuteAgent", hers["agent"], "", {"options": {}}))
+    created, run_answer = call_as(
+        users[1], ("CreateAgent", json.dumps(agent)), ("ExecuteAgent", hers["agent"], "", {"options": {}})
+    )
     assert "value" in created and "value" in run_answer, (created, run_answer)
     assert agentd.finish(run_answer["value"])[0] == "exit-code"
     assert str(agentd.get(run_answer["value"], "User")) == "bob"
@@ -154,18 +244,32 @@ def test_same_names_are_two_things(agentd, users, hers):
 
 def test_ordinary_users_cannot_say_who_triggered(agentd, users, hers):
     for trigger in ("timer", "http", "agent"):
-        answer, = call_as(users[0], ("ExecuteAgent", hers["agent"], "", {"options": {"trigger": trigger}}))
+        (answer,) = call_as(users[0], ("ExecuteAgent", hers["agent"], "", {"options": {"trigger": trigger}}))
         assert answer.get("error") == "org.agentd1.Error.InvalidOption", answer
 
 
 def test_files_are_closed(users, hers):
     """State, runs, live files, credentials and the sockets of the daemons are closed to users of the host."""
-    for path in ("/var/lib/agentd", "/var/lib/agent-credential", "/run/agentd/runs", "/run/agentd/layers", "/run/agentd/live",
-                 "/etc/credstore.encrypted"):
+    for path in (
+        "/var/lib/agentd",
+        "/var/lib/agent-credential",
+        "/run/agentd/runs",
+        "/run/agentd/layers",
+        "/run/agentd/live",
+        "/etc/credstore.encrypted",
+    ):
         assert run("ls", path, user=users[1], check=False).returncode != 0, path
     for path in ("/run/agent-credential/material", "/run/agent-bridged/control"):
-        assert run("python3", "-c", f"import socket; socket.socket(socket.AF_UNIX).connect({path!r})", user=users[1],
-                   check=False).returncode != 0, path
+        assert (
+            run(
+                "python3",
+                "-c",
+                f"import socket; socket.socket(socket.AF_UNIX).connect({path!r})",
+                user=users[1],
+                check=False,
+            ).returncode
+            != 0
+        ), path
 
 
 def test_secret_is_nowhere_in_the_clear(hers):

@@ -11,7 +11,16 @@ from client import run
 
 WRITABLE = ("/home/agent", "/tmp", "/var/tmp", "/dev/shm")
 # Devices that anybody may write to on any Linux, and the process' own terminals.
-DEVICES = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/pts/ptmx"}
+DEVICES = {
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/tty",
+    "/dev/ptmx",
+    "/dev/pts/ptmx",
+}
 
 WRITE_EVERYWHERE = """
 def tries(top):
@@ -49,8 +58,12 @@ def test_writable_paths(probe, outside):
     found = probe(WRITE_EVERYWHERE + 'say(tries("/"))')
     assert {"/home/agent", "/tmp", "/var/tmp", "/dev/shm"} <= set(found)
     assert [p for p in found if not below(p, WRITABLE) and p not in DEVICES] == []
-    assert {"/etc", "/usr/bin", "/run"} <= set(outside(WRITE_EVERYWHERE + 'say([p for t in ("/etc", "/usr/bin", "/run") '
-                                                                         'for p in tries(t) if "/agentd" not in p])'))
+    assert {"/etc", "/usr/bin", "/run"} <= set(
+        outside(
+            WRITE_EVERYWHERE + 'say([p for t in ("/etc", "/usr/bin", "/run") '
+            'for p in tries(t) if "/agentd" not in p])'
+        )
+    )
 
 
 def test_kernel_settings_cannot_be_written(probe, outside):
@@ -61,7 +74,9 @@ def test_kernel_settings_cannot_be_written(probe, outside):
 
 def test_removing_and_renaming(probe):
     """Directories that are not to be written cannot lose anything either."""
-    assert probe("""
+    assert (
+        probe(
+            """
 seen = {}
 for path in ("/etc/passwd", "/usr/bin/python3", "/opt/agentd/runner/main.cjs", "/etc/hostname", "/etc/machine-id",
              "/run/credentials", "/proc/cpuinfo", os.environ["AGENT_TOKEN_FILE"]):
@@ -72,11 +87,15 @@ for path in ("/etc/passwd", "/usr/bin/python3", "/opt/agentd/runner/main.cjs", "
         except OSError:
             pass
 say(seen)
-""") == {}
+"""
+        )
+        == {}
+    )
 
 
 def test_devices(probe):
-    found = probe("""
+    found = probe(
+        """
 nodes = {}
 for d, dirs, files in os.walk("/"):
     if d == "/":
@@ -86,7 +105,8 @@ for d, dirs, files in os.walk("/"):
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
             nodes[d + "/" + name] = "block" if stat.S_ISBLK(mode) else "char"
 say(nodes)
-""")
+"""
+    )
     assert set(found.values()) == {"char"}
     usable = {p for p in found if not p.startswith("/run/systemd/inaccessible")}
     assert usable - DEVICES == set()
@@ -97,7 +117,8 @@ def test_terminals(probe):
     """Terminals of its own work in a run; it sees none of the host's, and can take only so many of the kernel's."""
     host, mine = os.openpty()
     try:
-        before, name, said, own, many = probe("""
+        before, name, said, own, many = probe(
+            """
 before = sorted(os.listdir("/dev/pts"))
 a, b = os.openpty()
 os.write(a, b"hello\\n")
@@ -109,7 +130,8 @@ try:
 except OSError:
     pass
 say([before, name, said, own, len(many)])
-""")
+"""
+        )
     finally:
         os.close(host)
         os.close(mine)
@@ -118,24 +140,32 @@ say([before, name, said, own, len(many)])
 
 
 def test_first_process_is_closed(probe):
-    """What the run's first process holds, the record of how the command ended among it, is out of reach for the command,
-    though both have the same user."""
-    assert probe("""
+    """What the run's first process holds, the record of how the command ended among it, is out of reach for the
+    command, though both have the same user."""
+    assert (
+        probe(
+            """
 seen = []
 for name in ("fd", "fd/3", "fdinfo", "mem", "environ", "maps", "cwd", "exe", "root"):
     try:
         path = "/proc/1/" + name
-        os.listdir(path) if name in ("fd", "fdinfo", "cwd", "root") else open(path, "r+b" if name in ("mem", "fd/3") else "rb")
+        if name in ("fd", "fdinfo", "cwd", "root"):
+            os.listdir(path)
+        else:
+            open(path, "r+b" if name in ("mem", "fd/3") else "rb")
         seen.append(name)
     except OSError:
         pass
 say([seen, os.path.exists("/proc/1"), [int(x) for x in os.listdir("/proc/self/fd")][:3]])
-""")[0] == []
+"""
+        )[0]
+        == []
+    )
 
 
 def test_mounts(probe):
-    """None of the host's mounts is there, and each one is either its own, read-only, or unable to carry programs that gain
-    rights."""
+    """None of the host's mounts is there, and each one is either its own, read-only, or unable to carry programs that
+    gain rights."""
     name = f"/run/agentd-test-{uuid.uuid4().hex}"
     os.mkdir(name)
     run("mount", "-t", "tmpfs", "-o", "size=64k", name.rsplit("/", 1)[1], name)
@@ -160,13 +190,16 @@ def text(p):
         return open(p).read()
     except OSError as e:
         return ""
-say({"boot": text("/proc/sys/kernel/random/boot_id"), "machine": text("/etc/machine-id"), "cmdline": text("/proc/cmdline"),
+def out(*argv):
+    return subprocess.run(argv, capture_output=True, text=True).stdout
+say({"boot": text("/proc/sys/kernel/random/boot_id"), "machine": text("/etc/machine-id"),
+     "cmdline": text("/proc/cmdline"),
      "hostname": text("/etc/hostname"), "kernel": text("/proc/sys/kernel/hostname"), "cpus": os.cpu_count(),
      "affinity": len(os.sched_getaffinity(0)), "conf": os.sysconf("SC_NPROCESSORS_CONF"),
      "online": os.sysconf("SC_NPROCESSORS_ONLN"), "cpuinfo": text("/proc/cpuinfo").count("processor\\t"),
      "stat": len(re.findall("^cpu[0-9]", text("/proc/stat"), re.M)), "memory": text("/proc/meminfo").split()[1],
-     "cgroup": text("/proc/self/cgroup"), "node": subprocess.run(["node", "-p", "os.cpus().length + ' ' + os.totalmem()"],
-     capture_output=True, text=True).stdout.split(), "nproc": subprocess.run(["nproc"], capture_output=True, text=True).stdout})
+     "cgroup": text("/proc/self/cgroup"), "nproc": out("nproc"),
+     "node": out("node", "-p", "os.cpus().length + ' ' + os.totalmem()").split()})
 """
     first, second = probe(code), probe(code)
 
@@ -187,12 +220,14 @@ say({"boot": text("/proc/sys/kernel/random/boot_id"), "machine": text("/etc/mach
 
 @pytest.mark.parametrize("path", ["/proc/kallsyms", "/proc/1/environ"])
 def test_kernel_tells_nothing(probe, path):
-    text = probe(f"""
+    text = probe(
+        f"""
 try:
     say(open({path!r}).read()[:100000])
 except OSError as e:
     say("")
-""")
+"""
+    )
     if path == "/proc/kallsyms":
         assert not re.search(r"^(?!0+ )[0-9a-f]+ ", text, re.M)
     else:
@@ -203,37 +238,53 @@ def test_nothing_is_left_to_the_next_run(probe):
     """Wherever a run may write, the next one finds nothing; nor does it by a leftover of IPC."""
     mark = f"leftover-{uuid.uuid4().hex}"
     places = [f"{d}/{mark}" for d in WRITABLE]
-    assert probe(f"""
+    assert (
+        probe(
+            f"""
 for p in {places!r}:
     open(p, "w").write("x")
     os.chmod(p, 0o777)
 lib = ctypes.CDLL(None)
 say([lib.shmget(0x7777, 4096, 0o1777) >= 0, lib.mq_open(b"/{mark}", os.O_CREAT | os.O_RDWR, 0o777, None) >= 0])
-""") == [True, True]
-    assert probe(f"""
+"""
+        )
+        == [True, True]
+    )
+    assert (
+        probe(
+            f"""
 lib = ctypes.CDLL(None)
-say([[p for p in {places!r} if os.path.exists(p)], lib.shmget(0x7777, 0, 0) >= 0, lib.mq_open(b"/{mark}", os.O_RDONLY) >= 0,
-     os.listdir("/dev/shm"), [x for x in os.listdir("/tmp") if {mark!r} in x]])
-""") == [[], False, False, [], []]
+say([[p for p in {places!r} if os.path.exists(p)], lib.shmget(0x7777, 0, 0) >= 0,
+     lib.mq_open(b"/{mark}", os.O_RDONLY) >= 0, os.listdir("/dev/shm"),
+     [x for x in os.listdir("/tmp") if {mark!r} in x]])
+"""
+        )
+        == [[], False, False, [], []]
+    )
 
 
 def test_environment(probe):
     """Nothing of the platform's but what an agent needs; none of the host's sockets."""
     env = probe("say(dict(os.environ))")
-    assert not [k for k in env if k.startswith(("NOTIFY_", "LISTEN_", "INVOCATION", "JOURNAL", "SYSTEMD", "DBUS", "MEMORY_",
-                                                "WATCHDOG"))]
+    assert not [
+        k
+        for k in env
+        if k.startswith(("NOTIFY_", "LISTEN_", "INVOCATION", "JOURNAL", "SYSTEMD", "DBUS", "MEMORY_", "WATCHDOG"))
+    ]
     assert env["AGENT_BRIDGE"] == "http://127.0.0.1:8377" and env["HOME"] == "/home/agent"
 
 
 def test_files_in_run(probe):
     """/run holds the run's credentials, and nothing else that is not empty (but the version of the host's system, which
     systemd tells every service)."""
-    files = probe("""
+    files = probe(
+        """
 found = []
 for d, dirs, names in os.walk("/run"):
     found += [d + "/" + n for n in names if not d.startswith(("/run/systemd/inaccessible", "/run/host"))]
 say(found)
-""")
+"""
+    )
     own = r"/run/credentials/agent-run-[0-9a-f]{32}\.service/token|/run/agent-(input|init|bridge\.sock)"
     assert [f for f in files if not re.fullmatch(own, f)] == []
     assert len(files) == 4

@@ -26,7 +26,9 @@ def _certificate(name, key, issuer, issuer_key, authority):
     now = datetime.datetime.now(datetime.timezone.utc)
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(issuer).public_key(key.public_key())
     builder = builder.serial_number(x509.random_serial_number())
-    builder = builder.not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + datetime.timedelta(days=30))
+    builder = builder.not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(
+        now + datetime.timedelta(days=30)
+    )
     builder = builder.add_extension(x509.BasicConstraints(authority, None), True)
     if not authority:
         names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
@@ -61,7 +63,9 @@ class Request(BaseHTTPRequestHandler):
         path = self.path.split("?")[0]
         with owner.lock:
             owner.requests.append((self.command, self.path, list(self.headers.items()), self.body))
-            handler = next((h for p, h in owner.handlers.items() if path == p or p.endswith("/") and path.startswith(p)), None)
+            handler = next(
+                (h for p, h in owner.handlers.items() if path == p or p.endswith("/") and path.startswith(p)), None
+            )
         if handler is None:
             self.reply(404, {"error": "no handler"})
         else:
@@ -113,8 +117,11 @@ class Upstream:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         with tempfile.TemporaryDirectory() as d:
             with open(f"{d}/pem", "wb") as f:
-                f.write(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
-                                          serialization.NoEncryption()))
+                f.write(
+                    key.private_bytes(
+                        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+                    )
+                )
                 f.write(_certificate(_name("localhost"), key, authority, authority_key, False))
             self.context.load_cert_chain(f"{d}/pem")
         self.server = _Server(("127.0.0.1", 0), Request)
