@@ -141,7 +141,13 @@ class Agentd:
         return dbus.Interface(proxy, interface).get_dbus_method(member)(*args, timeout=timeout)
 
     def get(self, path, name, interface=RUN):
-        return self.call("Get", interface, name, path=path, interface=PROPERTIES)
+        """A property. Asked for again where agentd went away with the question in hand: reading may be repeated."""
+        for last in (False, False, True):
+            try:
+                return self.call("Get", interface, name, path=path, interface=PROPERTIES)
+            except dbus.DBusException as e:
+                if last or e.get_dbus_name() != "org.freedesktop.DBus.Error.NoReply":
+                    raise
 
     def execute(self, agent, text="", **options):
         """ExecuteAgent; options by their names with _ for -. Returns the run's object path."""
