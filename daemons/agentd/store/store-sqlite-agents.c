@@ -134,12 +134,9 @@ int sq_agent_get(Store *s, const char *user, const char *name, StoreAgent **ret)
         a = calloc(1, sizeof(*a));
         if (!a)
                 return -ENOMEM;
-        r = sq_query(q, &st, AGENT_SELECT "WHERE u.name = ? AND l.agent = ?", "ss", user, name);
+        r = sq_row(q, &st, AGENT_SELECT "WHERE u.name = ? AND l.agent = ?", "ss", user, name);
         if (r < 0)
                 return r;
-        r = sq_step(q, st);
-        if (r <= 0)
-                return r < 0 ? r : -ENOENT;
         r = agent_from_row(st, a);
         if (r < 0)
                 return r;
@@ -248,16 +245,13 @@ int sq_generation_get(Store *s, const char *user, const char *name, const char *
         r = agent_id(q, user, name, &agent);
         if (r < 0)
                 return r;
-        r = sq_query(q, &st,
-                     "SELECT g.number, g.digest, g.parent, g.created_usec, g.author, g.note, g.digest = a.head, "
-                     "g.manifest FROM generations g JOIN agents a ON a.id = g.agent_id "
-                     "WHERE g.agent_id = ? AND g.digest = ?",
-                     "us", agent, digest);
+        r = sq_row(q, &st,
+                   "SELECT g.number, g.digest, g.parent, g.created_usec, g.author, g.note, g.digest = a.head, "
+                   "g.manifest FROM generations g JOIN agents a ON a.id = g.agent_id "
+                   "WHERE g.agent_id = ? AND g.digest = ?",
+                   "us", agent, digest);
         if (r < 0)
                 return r;
-        r = sq_step(q, st);
-        if (r <= 0)
-                return r < 0 ? r : -ENOENT;
         r = generation_from_row(st, g);
         if (r < 0)
                 return r;

@@ -153,12 +153,9 @@ static int get_by_seq(SqliteStore *q, uint64_t seq, StoreRun **ret) {
         run = calloc(1, sizeof(*run));
         if (!run)
                 return -ENOMEM;
-        r = sq_query(q, &st, SQ_RUN_SELECT "WHERE r.seq = ?", "u", seq);
+        r = sq_row(q, &st, SQ_RUN_SELECT "WHERE r.seq = ?", "u", seq);
         if (r < 0)
                 return r;
-        r = sq_step(q, st);
-        if (r <= 0)
-                return r < 0 ? r : -ENOENT;
         r = sq_run_from_row(st, run);
         if (r < 0)
                 return r;
@@ -224,13 +221,9 @@ int sq_run_extend(Store *s, const char *id, uint64_t fence, uint64_t lease_usec)
         r = sq_begin(q, &t);
         if (r < 0)
                 return r;
-        r = sq_run_guard(q, id, &g);
+        r = sq_run_guard_fence(q, id, fence, &g);
         if (r < 0)
                 return r;
-        if (g.state == RUN_FINISHED)
-                return -EALREADY;
-        if (g.fence != fence || g.state == RUN_QUEUED)
-                return -ESTALE;
         r = sq_run(q, "UPDATE runs SET lease_usec = ? WHERE seq = ?", "uu", sq_now() + lease_usec, (uint64_t) g.seq);
         if (r < 0)
                 return r;
@@ -246,13 +239,9 @@ int sq_run_requeue(Store *s, const char *id, uint64_t fence, const char *message
         r = sq_begin(q, &t);
         if (r < 0)
                 return r;
-        r = sq_run_guard(q, id, &g);
+        r = sq_run_guard_fence(q, id, fence, &g);
         if (r < 0)
                 return r;
-        if (g.state == RUN_FINISHED)
-                return -EALREADY;
-        if (g.fence != fence || g.state == RUN_QUEUED)
-                return -ESTALE;
         r = sq_run(q,
                    "UPDATE runs SET state = 0, message = ?, not_before_usec = ?, queued_usec = ?, lease_usec = 0, "
                    "claimed_usec = 0, prepared_usec = 0, started_usec = 0, deadline_usec = 0, unit = NULL, "

@@ -63,12 +63,9 @@ static int find_digest(SqliteStore *q, const char *sql, const char *types, const
         _cleanup_reset_ sqlite3_stmt *st = NULL;
         int r;
 
-        r = sq_query(q, &st, sql, types, arg);
+        r = sq_row(q, &st, sql, types, arg);
         if (r < 0)
                 return r;
-        r = sq_step(q, st);
-        if (r <= 0)
-                return r < 0 ? r : -ENOENT;
         return sq_column_dup(st, 0, ret);
 }
 
@@ -267,13 +264,10 @@ int sq_verdict_get(Store *s, const char *runner, const char *node, StoreVerdict 
         v = calloc(1, sizeof *v);
         if (!v)
                 return -ENOMEM;
-        r = sq_query(q, &st, "SELECT runner, node, ok, reason, created_usec FROM verdicts WHERE runner = ? AND node = ?",
-                     "ss", runner, node);
+        r = sq_row(q, &st, "SELECT runner, node, ok, reason, created_usec FROM verdicts WHERE runner = ? AND node = ?",
+                   "ss", runner, node);
         if (r < 0)
                 return r;
-        r = sq_step(q, st);
-        if (r <= 0)
-                return r < 0 ? r : -ENOENT;
         r = verdict_from_row(st, v);
         if (r < 0)
                 return r;
@@ -320,12 +314,9 @@ int sq_node_get(Store *s, const char *environment, const char *own, char ret[sta
         _cleanup_reset_ sqlite3_stmt *st = NULL;
         int r;
 
-        r = sq_query(q, &st, "SELECT node FROM nodes WHERE environment = ? AND own = ?", "ss", environment, own);
+        r = sq_row(q, &st, "SELECT node FROM nodes WHERE environment = ? AND own = ?", "ss", environment, own);
         if (r < 0)
                 return r;
-        r = sq_step(q, st);
-        if (r <= 0)
-                return r < 0 ? r : -ENOENT;
         r = sq_column_dup(st, 0, &node);
         if (r < 0)
                 return r;

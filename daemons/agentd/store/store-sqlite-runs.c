@@ -89,12 +89,9 @@ int sq_run_guard(SqliteStore *q, const char *id, SqRunGuard *ret) {
         _cleanup_reset_ sqlite3_stmt *st = NULL;
         int r;
 
-        r = sq_query(q, &st, "SELECT seq, state, attempt, fence FROM runs WHERE id = ?", "s", id);
+        r = sq_row(q, &st, "SELECT seq, state, attempt, fence FROM runs WHERE id = ?", "s", id);
         if (r < 0)
                 return r;
-        r = sq_step(q, st);
-        if (r <= 0)
-                return r < 0 ? r : -ENOENT;
         *ret = (SqRunGuard) {
                 .seq = sqlite3_column_int64(st, 0),
                 .state = (RunState) sqlite3_column_int(st, 1),
@@ -102,6 +99,16 @@ int sq_run_guard(SqliteStore *q, const char *id, SqRunGuard *ret) {
                 .fence = sq_column_u64(st, 3),
         };
         return 0;
+}
+
+int sq_run_guard_fence(SqliteStore *q, const char *id, uint64_t fence, SqRunGuard *ret) {
+        int r = sq_run_guard(q, id, ret);
+
+        if (r < 0)
+                return r;
+        if (ret->state == RUN_FINISHED)
+                return -EALREADY;
+        return ret->fence != fence || ret->state == RUN_QUEUED ? -ESTALE : 0;
 }
 
 int sq_run_set_prepared(Store *s, const char *id, uint64_t fence, const StoreRunPlan *plan) {
@@ -113,13 +120,9 @@ int sq_run_set_prepared(Store *s, const char *id, uint64_t fence, const StoreRun
         r = sq_begin(q, &t);
         if (r < 0)
                 return r;
-        r = sq_run_guard(q, id, &g);
+        r = sq_run_guard_fence(q, id, fence, &g);
         if (r < 0)
                 return r;
-        if (g.state == RUN_FINISHED)
-                return -EALREADY;
-        if (g.fence != fence || g.state == RUN_QUEUED)
-                return -ESTALE;
         if (g.state != RUN_PREPARING)
                 return -EINVAL;
         r = sq_run(q,
@@ -145,13 +148,9 @@ int sq_run_set_running(Store *s, const char *id, uint64_t fence, const char *inv
         r = sq_begin(q, &t);
         if (r < 0)
                 return r;
-        r = sq_run_guard(q, id, &g);
+        r = sq_run_guard_fence(q, id, fence, &g);
         if (r < 0)
                 return r;
-        if (g.state == RUN_FINISHED)
-                return -EALREADY;
-        if (g.fence != fence || g.state == RUN_QUEUED)
-                return -ESTALE;
         r = sq_run(q,
                    "UPDATE runs SET state = 2, invocation_id = COALESCE(?, invocation_id), "
                    "started_usec = CASE WHEN ?2 > 0 THEN ?2 ELSE started_usec END, "
@@ -263,12 +262,9 @@ int sq_run_get(Store *s, const char *id, StoreRun **ret) {
         run = calloc(1, sizeof(*run));
         if (!run)
                 return -ENOMEM;
-        r = sq_query(q, &st, SQ_RUN_SELECT "WHERE r.id = ?", "s", id);
+        r = sq_row(q, &st, SQ_RUN_SELECT "WHERE r.id = ?", "s", id);
         if (r < 0)
                 return r;
-        r = sq_step(q, st);
-        if (r <= 0)
-                return r < 0 ? r : -ENOENT;
         r = sq_run_from_row(st, run);
         if (r < 0)
                 return r;

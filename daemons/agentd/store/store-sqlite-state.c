@@ -92,13 +92,10 @@ int sq_session_get(Store *s, const char *user, const char *agent, const char *se
         r = sq_lane_id(q, user, agent, false, &lane);
         if (r < 0)
                 return r;
-        r = sq_query(q, &st, "SELECT rev, content_type, data FROM sessions WHERE lane_id = ? AND session = ?", "us",
-                     (uint64_t) lane, session);
+        r = sq_row(q, &st, "SELECT rev, content_type, data FROM sessions WHERE lane_id = ? AND session = ?", "us",
+                   (uint64_t) lane, session);
         if (r < 0)
                 return r;
-        r = sq_step(q, st);
-        if (r <= 0)
-                return r < 0 ? r : -ENOENT;
 
         v = calloc(1, sizeof(*v));
         if (!v)

@@ -42,15 +42,12 @@ int sq_image_find(Store *s, const char *user, const char *name, StoreImage **ret
         i = calloc(1, sizeof(*i));
         if (!i)
                 return -ENOMEM;
-        r = sq_query(q, &st,
-                     "SELECT user, name, digest, size, created_usec FROM images "
-                     "WHERE user IN (?1, 'root') AND name = ? ORDER BY user = ?1 DESC LIMIT 1",
-                     "ss", user, name);
+        r = sq_row(q, &st,
+                   "SELECT user, name, digest, size, created_usec FROM images "
+                   "WHERE user IN (?1, 'root') AND name = ? ORDER BY user = ?1 DESC LIMIT 1",
+                   "ss", user, name);
         if (r < 0)
                 return r;
-        r = sq_step(q, st);
-        if (r <= 0)
-                return r < 0 ? r : -ENOENT;
         r = image_from_row(st, i);
         if (r < 0)
                 return r;
@@ -148,15 +145,12 @@ int sq_service_get(Store *s, const char *user, const char *name, StoreService **
         v = calloc(1, sizeof(*v));
         if (!v)
                 return -ENOMEM;
-        r = sq_query(q, &st,
-                     "SELECT user, name, definition, created_usec, changed_usec FROM services "
-                     "WHERE user = ? AND name = ?",
-                     "ss", user, name);
+        r = sq_row(q, &st,
+                   "SELECT user, name, definition, created_usec, changed_usec FROM services "
+                   "WHERE user = ? AND name = ?",
+                   "ss", user, name);
         if (r < 0)
                 return r;
-        r = sq_step(q, st);
-        if (r <= 0)
-                return r < 0 ? r : -ENOENT;
         r = service_from_row(st, v);
         if (r < 0)
                 return r;
@@ -210,11 +204,8 @@ int sq_blob_get(Store *s, const char *digest, char **ret, size_t *ret_size) {
         _cleanup_reset_ sqlite3_stmt *st = NULL;
         int r;
 
-        r = sq_query(q, &st, "SELECT data FROM blobs WHERE digest = ?", "s", digest);
+        r = sq_row(q, &st, "SELECT data FROM blobs WHERE digest = ?", "s", digest);
         if (r < 0)
                 return r;
-        r = sq_step(q, st);
-        if (r <= 0)
-                return r < 0 ? r : -ENOENT;
         return sq_column_dup_size(st, 0, ret, ret_size);
 }

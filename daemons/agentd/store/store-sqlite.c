@@ -176,6 +176,23 @@ int sq_step(SqliteStore *q, sqlite3_stmt *st) {
         return c == SQLITE_DONE ? 0 : sq_fail(q, c);
 }
 
+int sq_row(SqliteStore *q, sqlite3_stmt **ret, const char *sql, const char *types, ...) {
+        _cleanup_reset_ sqlite3_stmt *st = NULL;
+        va_list ap;
+        int r;
+
+        va_start(ap, types);
+        r = query(q, &st, sql, types, ap);
+        va_end(ap);
+        if (r < 0)
+                return r;
+        r = sq_step(q, st);
+        if (r <= 0)
+                return r < 0 ? r : -ENOENT;
+        *ret = TAKE_PTR(st);
+        return 0;
+}
+
 int sq_run(SqliteStore *q, const char *sql, const char *types, ...) {
         _cleanup_reset_ sqlite3_stmt *st = NULL;
         va_list ap;

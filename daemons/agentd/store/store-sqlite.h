@@ -45,6 +45,8 @@ int sq_fail(SqliteStore *q, int code);
 int sq_query(SqliteStore *q, sqlite3_stmt **ret, const char *sql, const char *types, ...);
 /* 1: a row is there; 0: no more. */
 int sq_step(SqliteStore *q, sqlite3_stmt *st);
+/* Both for a statement of which one row is wanted: that row is there, or -ENOENT. */
+int sq_row(SqliteStore *q, sqlite3_stmt **ret, const char *sql, const char *types, ...);
 /* sq_query() for a statement without rows; the number of rows it changed. */
 int sq_run(SqliteStore *q, const char *sql, const char *types, ...);
 /* One row with one number; -ENOENT without a row. */
@@ -109,6 +111,8 @@ typedef struct SqRunGuard {
         uint64_t fence;
 } SqRunGuard;
 int sq_run_guard(SqliteStore *q, const char *id, SqRunGuard *ret);
+/* The same for who holds a claim: -EALREADY where the run is finished, -ESTALE where the claim is not FENCE's (any more). */
+int sq_run_guard_fence(SqliteStore *q, const char *id, uint64_t fence, SqRunGuard *ret);
 
 /* The verbs, by file. */
 int sq_run_enqueue(Store *s, const StoreRunRequest *request, const char *id, const char *input_digest,
