@@ -296,17 +296,13 @@ int method_list_agents(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         r = bus_sender_user(msg, &uid, &user);
         if (r < 0)
                 return r;
-        r = sd_bus_message_new_method_return(msg, &reply);
-        if (r < 0)
-                return r;
-        r = sd_bus_message_open_container(reply, 'a', "(ssso)");
+        r = bus_list_open(msg, "(ssso)", &reply);
         if (r < 0)
                 return r;
         r = store_agent_list(m->store, uid == 0 ? NULL : user, append_agent, reply);
         if (r < 0)
                 return bus_store_error(m, e, r);
-        r = sd_bus_message_close_container(reply);
-        return r < 0 ? r : sd_bus_send(NULL, reply, NULL);
+        return bus_list_send(reply);
 }
 
 static int append_generation(const StoreGeneration *g, void *userdata) {
@@ -333,15 +329,11 @@ int method_list_generations(sd_bus_message *msg, void *userdata, sd_bus_error *e
                 return no_such_agent(e, user, name);
         if (r < 0)
                 return bus_store_error(m, e, r);
-        r = sd_bus_message_new_method_return(msg, &reply);
-        if (r < 0)
-                return r;
-        r = sd_bus_message_open_container(reply, 'a', "(sstssbt)");
+        r = bus_list_open(msg, "(sstssbt)", &reply);
         if (r < 0)
                 return r;
         r = store_generation_list(m->store, user, name, append_generation, reply);
         if (r < 0)
                 return bus_store_error(m, e, r);
-        r = sd_bus_message_close_container(reply);
-        return r < 0 ? r : sd_bus_send(NULL, reply, NULL);
+        return bus_list_send(reply);
 }

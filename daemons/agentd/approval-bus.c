@@ -167,9 +167,7 @@ int method_list_approvals(sd_bus_message *msg, void *userdata, sd_bus_error *e) 
         r = bus_sender_euid(msg, &uid);
         if (r < 0)
                 return r;
-        r = sd_bus_message_new_method_return(msg, &reply);
-        if (r >= 0)
-                r = sd_bus_message_open_container(reply, 'a', "(ssssst)");
+        r = bus_list_open(msg, "(ssssst)", &reply);
         if (r < 0)
                 return r;
         for (Approval *a; m->approvals && (a = strmap_next(m->approvals, &i));) {
@@ -180,6 +178,5 @@ int method_list_approvals(sd_bus_message *msg, void *userdata, sd_bus_error *e) 
                 if (r < 0)
                         return r;
         }
-        r = sd_bus_message_close_container(reply);
-        return r < 0 ? r : sd_bus_send(NULL, reply, NULL);
+        return bus_list_send(reply);
 }

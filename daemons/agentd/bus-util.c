@@ -52,6 +52,26 @@ int bus_sender_user(sd_bus_message *m, uid_t *ret_uid, char **ret_name) {
         return 0;
 }
 
+int bus_list_open(sd_bus_message *msg, const char *contents, sd_bus_message **ret) {
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *reply = NULL;
+        int r;
+
+        r = sd_bus_message_new_method_return(msg, &reply);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_open_container(reply, 'a', contents);
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(reply);
+        return 0;
+}
+
+int bus_list_send(sd_bus_message *reply) {
+        int r = sd_bus_message_close_container(reply);
+
+        return r < 0 ? r : sd_bus_send(NULL, reply, NULL);
+}
+
 int bus_resolve_owned(Manager *m, sd_bus_message *msg, const char *ref, const char *action, sd_bus_error *e,
                       char **ret_user, uid_t *ret_uid, char **ret_name) {
         _cleanup_free_ char *user = NULL, *name = NULL;

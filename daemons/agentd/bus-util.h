@@ -11,6 +11,10 @@ int user_name_from_uid(uid_t uid, char **ret);
 int uid_from_user_name(const char *name, uid_t *ret);
 int bus_sender_user(sd_bus_message *m, uid_t *ret_uid, char **ret_name);
 
+/* The answer to MSG that is one array of CONTENTS: opened here, filled by the caller, closed and sent. */
+int bus_list_open(sd_bus_message *msg, const char *contents, sd_bus_message **ret);
+int bus_list_send(sd_bus_message *reply);
+
 /*
  * "NAME" or "USER/NAME" → owner and name, after the sender's right to ACTION on it was verified; so nothing about other
  * people's agents is told before that. >0 go on; 0 polkit is being asked, return 1; <0 refused.
@@ -23,13 +27,13 @@ int bus_resolve_run(Manager *m, sd_bus_message *msg, const char *id, const char 
 /* Whether the sender of the message that is being worked on may read what UID owns. For property getters. */
 bool bus_may_read(sd_bus *bus, uid_t uid);
 
-/* Turns an errno of the store into a bus error with a sentence. */
 /* What one user may keep of a kind of thing; root may keep more. */
 #define BUS_AGENTS_MAX 1000
 #define BUS_SERVICES_MAX 1000
 #define BUS_IMAGES_MAX 100
 /* Passes N on, a number of things or an error, unless it is too many. */
 int bus_check_number(Manager *m, sd_bus_error *e, uid_t uid, int n, int max, const char *what);
+/* Turns an errno of the store into a bus error with a sentence. */
 int bus_store_error(Manager *m, sd_bus_error *e, int r);
 
 int agent_object_path(const char *user, const char *name, char **ret);

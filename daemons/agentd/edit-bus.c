@@ -232,14 +232,10 @@ int method_list_edits(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
 
         r = bus_sender_user(msg, &uid, &user);
         if (r >= 0)
-                r = sd_bus_message_new_method_return(msg, &reply);
-        if (r >= 0)
-                r = sd_bus_message_open_container(reply, 'a', "(ssstsb)");
+                r = bus_list_open(msg, "(ssstsb)", &reply);
         for (size_t i = 0; r >= 0 && (edit = strmap_next(m->edits, &i));)
                 if (uid == 0 || streq(edit->user, user))
                         r = sd_bus_message_append(reply, "(ssstsb)", edit->user, edit->agent, edit->holder,
                                                   edit->created_usec, edit->generation, edit->operation != NULL);
-        if (r >= 0)
-                r = sd_bus_message_close_container(reply);
-        return r < 0 ? r : sd_bus_send(NULL, reply, NULL);
+        return r < 0 ? r : bus_list_send(reply);
 }

@@ -311,10 +311,7 @@ int method_list_runs(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         }
         if (r < 0)
                 return r;
-        r = sd_bus_message_new_method_return(msg, &reply);
-        if (r < 0)
-                return r;
-        r = sd_bus_message_open_container(reply, 'a', "(sosssssttt)");
+        r = bus_list_open(msg, "(sosssssttt)", &reply);
         if (r < 0)
                 return r;
         r = store_run_list(m->store, &filter, append_run, reply);
@@ -322,8 +319,7 @@ int method_list_runs(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
                 return sd_bus_error_set(e, BUS_ERROR_NO_SUCH_RUN, "The run given as \"before\" does not exist.");
         if (r < 0)
                 return bus_store_error(m, e, r);
-        r = sd_bus_message_close_container(reply);
-        return r < 0 ? r : sd_bus_send(NULL, reply, NULL);
+        return bus_list_send(reply);
 }
 
 int method_cancel_run(sd_bus_message *msg, void *userdata, sd_bus_error *e) {

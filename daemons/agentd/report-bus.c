@@ -374,17 +374,13 @@ int method_list_artifacts(sd_bus_message *msg, void *userdata, sd_bus_error *e) 
         r = bus_resolve_run(m, msg, id, POLKIT_ACTION_EXECUTE, e, &row);
         if (r <= 0)
                 return r < 0 ? r : 1;
-        r = sd_bus_message_new_method_return(msg, &reply);
-        if (r < 0)
-                return r;
-        r = sd_bus_message_open_container(reply, 'a', "(sts)");
+        r = bus_list_open(msg, "(sts)", &reply);
         if (r < 0)
                 return r;
         r = store_artifacts(m->store, id, append_artifact, reply);
         if (r < 0)
                 return bus_store_error(m, e, r);
-        r = sd_bus_message_close_container(reply);
-        return r < 0 ? r : sd_bus_send(NULL, reply, NULL);
+        return bus_list_send(reply);
 }
 
 int method_open_artifact(sd_bus_message *msg, void *userdata, sd_bus_error *e) {

@@ -209,20 +209,17 @@ int method_list_runners(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         ListContext c = { .store = m->store };
         int r;
 
-        r = sd_bus_message_new_method_return(msg, &reply);
+        r = bus_list_open(msg, "(sssstssuasa(sbts))", &reply);
         if (r < 0)
                 return r;
         c.reply = reply;
-        r = sd_bus_message_open_container(reply, 'a', "(sssstssuasa(sbts))");
-        if (r >= 0)
-                r = store_runner_list(m->store, collect_row, &c);
+        r = store_runner_list(m->store, collect_row, &c);
         for (size_t i = 0; r >= 0 && i < c.n; i++)
                 r = append_runner(&c, &c.rows[i]);
         list_context_done(&c);
         if (r < 0)
                 return bus_store_error(m, e, r);
-        r = sd_bus_message_close_container(reply);
-        return r < 0 ? r : sd_bus_send(NULL, reply, NULL);
+        return bus_list_send(reply);
 }
 
 /* --- moves --------------------------------------------------------------------------------------------------------- */

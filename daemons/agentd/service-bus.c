@@ -170,15 +170,11 @@ int method_list_services(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         r = bus_sender_user(msg, &uid, &user);
         if (r < 0)
                 return r;
-        r = sd_bus_message_new_method_return(msg, &reply);
-        if (r < 0)
-                return r;
-        r = sd_bus_message_open_container(reply, 'a', "(ssss)");
+        r = bus_list_open(msg, "(ssss)", &reply);
         if (r < 0)
                 return r;
         r = store_service_list(m->store, uid == 0 ? NULL : user, append_service, reply);
         if (r < 0)
                 return bus_store_error(m, e, r);
-        r = sd_bus_message_close_container(reply);
-        return r < 0 ? r : sd_bus_send(NULL, reply, NULL);
+        return bus_list_send(reply);
 }
