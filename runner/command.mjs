@@ -63,7 +63,9 @@ function prepare(task) {
 
 /** Resolves to {code}, {signal} or {code, error}, with {stopped} as it is then, when the program and its output have ended. */
 async function runProgram(bridge, task, paths, stdout, stderr, logs) {
-        const [program, ...args] = task.command;
+        // The platform's launcher sets the program apart from us: it cannot get at our memory, descriptors or token.
+        const launcher = process.env.AGENT_LAUNCHER;
+        const [program, ...args] = launcher ? [launcher, '--apart', ...task.command] : task.command;
         let child;
         try {
                 child = spawn(program, args, {

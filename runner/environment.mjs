@@ -8,7 +8,7 @@
 
 // Of the runner's own process, not of the agent's.
 const DROPPED = [
-        'INVOCATION_ID', 'JOURNAL_STREAM', 'LISTEN_FDNAMES', 'LISTEN_FDS', 'LISTEN_PID', 'MANAGERPID',
+        'AGENT_LAUNCHER', 'INVOCATION_ID', 'JOURNAL_STREAM', 'LISTEN_FDNAMES', 'LISTEN_FDS', 'LISTEN_PID', 'MANAGERPID',
         'MEMORY_PRESSURE_WATCH', 'MEMORY_PRESSURE_WRITE', 'NODE_COMPILE_CACHE', 'NODE_OPTIONS', 'NOTIFY_SOCKET',
         'SYSTEMD_EXEC_PID', 'WATCHDOG_PID', 'WATCHDOG_USEC',
 ];
@@ -31,9 +31,11 @@ export function programEnvironment(own, task, token, paths) {
         const usual = {};
 
         for (const [name, value] of Object.entries(own))
-                if (name.startsWith('AGENT_'))
+                if (DROPPED.includes(name))
+                        continue;
+                else if (name.startsWith('AGENT_'))
                         platform[name] = value;
-                else if (!DROPPED.includes(name))
+                else
                         usual[name] = value;
 
         // The forward proxy, where the agent has one. Both spellings: each program looks at another one.

@@ -15,6 +15,9 @@
  *
  * It is static and tiny, because each run pays for it, and it trusts nothing inside the sandbox: it reads no file and no
  * library.
+ *
+ * agent-init --apart PROGRAM ARG…, as any later process, is how a runner starts the agent's program: apart.c. One file has
+ * both because every file that is bound into a sandbox costs each run its share.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,6 +29,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "apart.h"
+
 #define RECORD_FD 3 /* SD_LISTEN_FDS_START */
 
 int main(int argc, char *argv[]) {
@@ -35,6 +40,9 @@ int main(int argc, char *argv[]) {
 
         if (argc < 2)
                 return 2;
+        /* The first process is always the init: whatever its command is called. */
+        if (getpid() != 1 && strcmp(argv[1], "--apart") == 0)
+                return argc < 3 ? 2 : apart_exec(argv + 2);
         prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
         if (record >= 0)
                 fcntl(record, F_SETFD, FD_CLOEXEC);

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "basic/fs-util.h"
+#include "basic/landlock.h"
 #include "basic/string-util.h"
 #include "bus-util.h"
 #include "key-store.h"
@@ -105,6 +106,13 @@ static int on_signal(sd_event_source *s, const struct signalfd_siginfo *si, void
         /* Nothing to finish: runs are PID 1's, every state is on disk, and whoever comes next reconciles. */
         sd_notify(false, "STOPPING=1");
         return sd_event_exit(sd_event_source_get_event(s), 0);
+}
+
+static void warn_of_kernel(void) {
+        if (landlock_abi() < LANDLOCK_ABI_SCOPES)
+                log_warning("There is no Landlock with scopes here (it needs Linux 6.12, must not be left out of lsm= on the "
+                            "kernel's command line, and not be withheld by a container's filter): an agent's program can "
+                            "read, change and kill the process of the runner that started it.");
 }
 
 int manager_new(Manager **ret) {
@@ -255,6 +263,7 @@ int manager_startup(Manager *m) {
         r = settings_load("agentd.conf", &m->settings, &error);
         if (r < 0)
                 return log_error_errno(r, "agentd.conf: %s", error ?: strerror(-r));
+        warn_of_kernel();
         r = read_boot_id(m);
         if (r >= 0)
                 r = make_directories(m);

@@ -94,6 +94,9 @@ static int append_environment(sd_bus_message *m, const Run *run) {
                         return -ENOMEM;
                 TRY(strv_extend(&env, e));
         }
+        /* How a runner starts the agent's program: agent-init/apart.c. */
+        if (run->definition->kind != AGENT_EXEC)
+                TRY(strv_extend(&env, "AGENT_LAUNCHER=" INIT_INSIDE));
         if (run->definition->proxy)
                 TRY(strv_extend(&env, "AGENT_PROXY=http://127.0.0.1:8378"));
         TRY(append_strv(m, "Environment", env));

@@ -47,7 +47,9 @@ machine_boot() {
                 lower=$d/stage:$ROOT
         fi
         machine_material_binds
-        args=(--machine="$name" --boot --capability=all --system-call-filter='@keyring bpf')
+        # Landlock by its calls: an older nspawn has no name for the group.
+        args=(--machine="$name" --boot --capability=all
+                --system-call-filter='@keyring bpf landlock_create_ruleset landlock_restrict_self')
         [ "${AGENTD_MACHINE_NET:-private}" = host ] || args+=(--private-network)
         for p in /dev/loop-control /dev/fuse; do
                 [ ! -e "$p" ] || args+=(--bind="$p")

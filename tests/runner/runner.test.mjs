@@ -113,6 +113,20 @@ test('arguments reach the program as they are, without a shell', async () => {
         assert.deepEqual(end.result.output, args);
 });
 
+test('a launcher of the platform starts the program, which does not hear of it', async (t) => {
+        const launcher = path.join(fs.mkdtempSync(path.join(process.env.TMPDIR ?? '/tmp', 'launcher-')), 'launch');
+        t.after(() => fs.rmSync(path.dirname(launcher), { recursive: true }));
+        fs.writeFileSync(launcher, '#!/bin/sh\n[ "$1" = --apart ] || exit 99\nshift\nLAUNCHED=yes exec "$@"\n', { mode: 0o755 });
+        let end = await runTask({ command: sh('echo "$LAUNCHED ${AGENT_LAUNCHER-none} $1"', 'two words') },
+                { env: { AGENT_LAUNCHER: launcher } });
+        accepted(end);
+        assert.equal(end.result.output, 'yes none two words\n');
+
+        end = await runTask({ command: ['/bin/true'] }, { env: { AGENT_LAUNCHER: '/nonexistent/launcher' } });
+        accepted(end);
+        assert.equal(end.result.exit_code, 127);
+});
+
 test('a kind that is not known is refused plainly', async () => {
         const end = await runTask({ kind: 'constructor', command: ['/bin/true'] });
         accepted(end);

@@ -15,6 +15,7 @@ import sys
 ACTS = {}
 USER_ACTS = set()  # those whose control is an ordinary user of the host: for root they prove nothing
 C = {}
+PARENT = os.getppid()  # of this program, not of the children that try the acts
 
 
 def act(f):

@@ -236,6 +236,129 @@ def make_runner_writable():
 
 
 @act
+def hard_link_into_runner():
+    path = runner("main.cjs")
+    os.link(path, path + ".linked")
+    return 1
+
+
+@act
+def name_runner_elsewhere():
+    # A name for its file where the caller may write; what is written to the one then is written to the other.
+    path = runner("main.cjs")
+    mine = os.path.expanduser("~/mine") if path.startswith("/opt/") else path + ".mine"
+    os.link(path, mine)
+    return 1
+
+
+@act
+def set_attribute_of_runner():
+    path = runner("main.cjs")
+    os.setxattr(path, "user.x", b"x")
+    return 1
+
+
+@act
+def open_runner_by_handle():
+    # A handle of a file opens it whatever lies above it, and by whatever mount of its file system.
+    class Handle(ctypes.Structure):
+        _fields_ = [("size", ctypes.c_uint), ("type", ctypes.c_int), ("bytes", ctypes.c_char * 128)]
+
+    path = runner("main.cjs").encode()
+    handle, mount_id = Handle(size=128), ctypes.c_int()
+    libc("name_to_handle_at", -100, path, ctypes.byref(handle), ctypes.byref(mount_id), 0)
+    directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    return libc("open_by_handle_at", directory, ctypes.byref(handle), os.O_RDONLY)
+
+
+# --- the runner's process, which has the same user ---
+
+
+def runner_process():
+    """The process that started this program in a sandbox; elsewhere a child, which anybody may trace."""
+    if C["runner"].startswith("/opt/"):
+        return PARENT
+    no = subprocess.DEVNULL
+    return subprocess.Popen(["sleep", "60"], stdin=no, stdout=no, stderr=no).pid
+
+
+def region(pid):
+    """Where its stack begins."""
+    with open(f"/proc/{pid}/maps") as f:
+        return next(int(line.split("-")[0], 16) for line in f if "[stack]" in line)
+
+
+@user_act
+def see_runner_in_proc():
+    return os.listdir(f"/proc/{runner_process()}")
+
+
+@user_act
+def see_environment_of_runner():
+    with open(f"/proc/{runner_process()}/environ", "rb") as f:
+        return f.read()
+
+
+@user_act
+def see_descriptors_of_runner():
+    pid = runner_process()
+    return [os.readlink(f"/proc/{pid}/fd/{n}") for n in os.listdir(f"/proc/{pid}/fd")]
+
+
+@user_act
+def take_descriptor_of_runner():
+    return os.open(f"/proc/{runner_process()}/fd/0", os.O_RDONLY)
+
+
+@user_act
+def write_memory_of_runner():
+    pid = runner_process()
+    with open(f"/proc/{pid}/mem", "r+b", 0) as f:
+        f.seek(region(pid))
+        old = f.read(8)
+        f.seek(region(pid))
+        f.write(old)
+    return old
+
+
+def vm_call(number):
+    # With an address that nobody has: EFAULT is the answer of a kernel that would do it.
+    byte = ctypes.create_string_buffer(1)
+    mine = (ctypes.c_ulong * 2)(ctypes.addressof(byte), 1)
+    theirs = (ctypes.c_ulong * 2)(8, 1)
+    return call(number, (runner_process(), ctypes.byref(mine), 1, ctypes.byref(theirs), 1, 0))
+
+
+@user_act
+def read_memory_of_runner_by_call():
+    return vm_call(310)  # process_vm_readv()
+
+
+@user_act
+def write_memory_of_runner_by_call():
+    return vm_call(311)  # process_vm_writev()
+
+
+@user_act
+def signal_runner():
+    pid = runner_process()
+    os.kill(pid, 0)
+    return pid
+
+
+@user_act
+def signal_runner_by_descriptor():
+    signal.pidfd_send_signal(os.pidfd_open(runner_process()), 0)
+    return 1
+
+
+@act
+def signal_first_process():
+    os.kill(1, 0)
+    return 1
+
+
+@act
 def make_a_device():
     path = "/tmp/device"
     os.mknod(path, 0o20600, os.makedev(1, 3))

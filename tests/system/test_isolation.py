@@ -24,7 +24,7 @@ from client import agentctl, run, show
 ADDRESS, ADDRESS6 = "10.99.77.1", "fd99:77::1"
 
 # What this kind of machine does not let even root do outside of a sandbox; a machine with a kernel of its own does.
-CONTAINER_CANNOT = {
+CONTAINER_CANNOT = {"open_runner_by_handle"} | {
     "call_" + name
     for name in (
         "delete_module",
@@ -260,6 +260,48 @@ with open("/opt/agentd/runner/main.cjs", "rb") as f:
         == "XXXX"
     )
     assert digest() == before
+
+
+def test_own_children_are_its_own(probe):
+    """What sets an agent's program apart from its runner takes nothing from it: it traces and signals its own children, and
+    files go from one directory to another."""
+    seen = probe(
+        """
+pid = os.fork()
+if pid == 0:
+    os.setsid()
+    signal.pause()
+with open(f"/proc/{pid}/maps") as f:
+    stack = next(int(line.split("-")[0], 16) for line in f if "[stack]" in line)
+with open(f"/proc/{pid}/mem", "r+b", 0) as f:
+    f.seek(stack)
+    f.write(b"mine")
+byte = ctypes.create_string_buffer(4)
+mine, theirs = (ctypes.c_ulong * 2)(ctypes.addressof(byte), 4), (ctypes.c_ulong * 2)(stack, 4)
+n = ctypes.CDLL(None).process_vm_readv(pid, ctypes.byref(mine), 1, ctypes.byref(theirs), 1, 0)
+env = open(f"/proc/{pid}/environ").read()
+os.kill(pid, signal.SIGTERM)
+ended = os.waitpid(pid, 0)[1]
+os.makedirs("/home/agent/a"); os.makedirs("/home/agent/b")
+open("/home/agent/a/file", "w").close()
+os.link("/home/agent/a/file", "/home/agent/b/link"); os.rename("/home/agent/a/file", "/home/agent/b/file")
+say([n, byte.raw.decode(), "AGENT_RUN_ID" in env, ended, sorted(os.listdir("/home/agent/b")),
+     "AGENT_LAUNCHER" in os.environ])
+"""
+    )
+    assert seen == [4, "mine", True, 15, ["file", "link"], False]
+
+
+def test_program_that_cannot_be_started(agentd, make_agent):
+    """The launcher tells as a shell does."""
+    for command, code, why in (
+        (["/nonexistent"], 127, "/nonexistent: No such file or directory"),
+        (["/etc/passwd"], 126, "/etc/passwd: Permission denied"),
+    ):
+        path = agentd.execute(make_agent(command, kind="command"))
+        result, message = agentd.finish(path)
+        assert (result, why in message) == ("exit-code", True), message
+        assert agentd.receipt(path)["exit_code"] == code
 
 
 def test_tokens_of_others(probe, agentd, make_agent, upstream, gate_service, world):
