@@ -74,7 +74,7 @@ static int on_header_field(llhttp_t *l, const char *at, size_t length) {
         HttpParser *p = l->data;
 
         if (p->llhttp_head_complete)
-                return overhead_add(p, length + 4);
+                return overhead_add(p, length); /* may be a piece: its line is counted when it ends */
         if (p->n_spans > 0 && !p->in_value)
                 return HPE_USER;
         if (p->n_spans >= p->limits.fields_max)
@@ -103,6 +103,8 @@ static int on_header_value(llhttp_t *l, const char *at, size_t length) {
 static int on_header_value_complete(llhttp_t *l) {
         HttpParser *p = l->data;
 
+        if (p->llhttp_head_complete)
+                return overhead_add(p, strlen(": \r\n"));
         p->in_value = true;
         return 0;
 }
@@ -117,7 +119,11 @@ static int on_headers_complete(llhttp_t *l) {
 }
 
 static int on_chunk_extension(llhttp_t *l, const char *at, size_t length) {
-        return overhead_add(l->data, length + 1);
+        return overhead_add(l->data, length);
+}
+
+static int on_chunk_extension_complete(llhttp_t *l) {
+        return overhead_add(l->data, 1);
 }
 
 static int on_body(llhttp_t *l, const char *at, size_t length) {
@@ -145,6 +151,8 @@ static const llhttp_settings_t parser_settings = {
         .on_headers_complete = on_headers_complete,
         .on_chunk_extension_name = on_chunk_extension,
         .on_chunk_extension_value = on_chunk_extension,
+        .on_chunk_extension_name_complete = on_chunk_extension_complete,
+        .on_chunk_extension_value_complete = on_chunk_extension_complete,
         .on_body = on_body,
         .on_message_complete = on_message_complete,
 };
