@@ -9,20 +9,12 @@
  */
 
 #include "http/http-parser.h"
-#include "service/service.h"
 
 /* NAME from the sandbox's request may be sent upstream. CONNECTION: the request's Connection header (or NULL),
  * whose tokens name more hop-by-hop headers. */
 bool forward_request_header(const char *name, const char *connection);
 /* NAME from the upstream's answer may be sent to the sandbox. */
 bool forward_response_header(const char *name);
-
-/* Where an answer's Location is inside the service, the path through the bridge that leads there; else NULL.
- * -ENOMEM. */
-int rewrite_location(const Service *service, const char *location, char **ret);
-
-/* The same for a Link header, with any number of targets in it. *ret is always made. */
-int rewrite_link(const Service *service, const char *link, char **ret);
 
 /* Whether a header goes through the forward proxy: all that is not hop by hop. For both directions. */
 bool proxy_header(const char *name, const char *connection);

@@ -12,6 +12,7 @@
 #include "basic/string-util.h"
 #include "forward-headers.h"
 #include "http/problem.h"
+#include "links.h"
 #include "service-call.h"
 
 static uint64_t call_now(ServiceCall *c) {
@@ -83,6 +84,30 @@ static bool parse_length(const char *s, uint64_t *ret) {
         return parse_uint64(s, ret) >= 0 && *ret <= INT64_MAX;
 }
 
+/* Location, Content-Location and Link as they are to be read at the bridge. 0: to be dropped. */
+static int answer_link(ServiceCall *c, HttpField *f) {
+        bool location = strcasecmp(f->name, "location") == 0 || strcasecmp(f->name, "content-location") == 0;
+        char *rewritten = NULL;
+
+        if (!location && strcasecmp(f->name, "link") != 0)
+                return 1;
+
+        LinkBase base = {
+                .service = c->service,
+                .path = c->path,
+                .authority = http_head_get(http_request_head(c->http), "host"),
+                .port = http_listener_port(http_request_listener(c->http)),
+        };
+        int r = location ? rewrite_location(&base, f->value, &rewritten) : rewrite_link(&base, f->value, &rewritten);
+        if (r < 0)
+                return r == -EPERM ? 0 : r;
+        if (rewritten) {
+                free((char *) f->value);
+                f->value = rewritten;
+        }
+        return 1;
+}
+
 /* The head is complete: tell the client. False: give the transfer up. */
 static bool answer_begin(ServiceCall *c) {
         HttpField fields[CALL_FIELDS_MAX];
@@ -97,21 +122,11 @@ static bool answer_begin(ServiceCall *c) {
         for (size_t i = 0; i < c->fields.n; i++) {
                 HttpField *f = c->fields.fields + i;
 
-                if (c->mode == CALL_BY_NAME) {
-                        char *rewritten = NULL;
-                        int r = 0;
-
-                        if (strcasecmp(f->name, "location") == 0 || strcasecmp(f->name, "content-location") == 0)
-                                r = rewrite_location(c->service, f->value, &rewritten);
-                        else if (strcasecmp(f->name, "link") == 0)
-                                r = rewrite_link(c->service, f->value, &rewritten);
-                        if (r < 0)
-                                return false;
-                        if (rewritten) {
-                                free((char *) f->value);
-                                f->value = rewritten;
-                        }
-                }
+                int r = c->mode == CALL_BY_NAME ? answer_link(c, f) : 1;
+                if (r < 0)
+                        return false;
+                if (r == 0)
+                        continue;
                 if (c->redactor)
                         redactor_apply(c->redactor, (char *) f->value, strlen(f->value));
                 fields[n++] = *f;

@@ -250,6 +250,16 @@ int http_listener_fd(const HttpListener *l) {
         return l->fd;
 }
 
+uint16_t http_listener_port(const HttpListener *l) {
+        struct sockaddr_in6 sa = {}; /* ports of both families are at the same place */
+        socklen_t len = sizeof(sa);
+
+        if (getsockname(l->fd, (struct sockaddr *) &sa, &len) < 0 ||
+            (sa.sin6_family != AF_INET && sa.sin6_family != AF_INET6))
+                return 0;
+        return ntohs(sa.sin6_port);
+}
+
 void *http_listener_userdata(const HttpListener *l) {
         return l->userdata;
 }

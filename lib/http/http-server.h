@@ -63,6 +63,8 @@ void http_listener_set_proxy(HttpListener *l);
 HttpListener *http_listener_free(HttpListener *l);
 DEFINE_CLEANUP(HttpListener *, http_listener_free);
 int http_listener_fd(const HttpListener *l);
+/* 0: of AF_UNIX. */
+uint16_t http_listener_port(const HttpListener *l);
 void *http_listener_userdata(const HttpListener *l);
 
 typedef struct HttpListenerStatistics {

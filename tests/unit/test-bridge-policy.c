@@ -6,7 +6,7 @@
  * their host names; escaped slashes; links. */
 
 #include "bridge-harness.h"
-#include "forward-headers.h"
+#include "links.h"
 #include "routes.h"
 
 static LiveRun *live_c;
@@ -389,6 +389,52 @@ static void test_audit(void) {
         assert(n == 1);
 }
 
+static uint64_t flood_records, flood_omitted;
+
+static void audit_flood(char *const *fields) {
+        uint64_t n = 0;
+
+        for (; *fields; fields++)
+                if (startswith(*fields, "AGENT_OMITTED="))
+                        assert(parse_uint64(*fields + strlen("AGENT_OMITTED="), &n) == 0);
+        flood_omitted += n;
+        flood_records += n == 0;
+}
+
+/* A sandbox that hammers at the door does not fill the journal; but it is told how often it did. */
+static void test_flood(void) {
+        static const char request[] = "GET /v1/run HTTP/1.1\r\nHost: x\r\n\r\n", bad[] = "GET / HTTP/1.1\nHost: x\n\n";
+        enum { N = 3000 };
+        char buf[65536];
+
+        audit_sink = audit_flood;
+        int fd = dial(&address_a);
+        for (size_t sent = 0, l = strlen(request); sent < N * l;) {
+                ssize_t k = send(fd, request + sent % l, l - sent % l, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+                sent += k > 0 ? (size_t) k : 0;
+                if (k <= 0)
+                        assert(sd_event_run(bridge->event, 10 * USEC_PER_MSEC) >= 0);
+                while (recv(fd, buf, sizeof(buf), MSG_DONTWAIT) > 0)
+                        ;
+        }
+        for (unsigned quiet = 0; quiet < 20;) {
+                quiet = sd_event_run(bridge->event, USEC_PER_MSEC) > 0 ? 0 : quiet + 1;
+                while (recv(fd, buf, sizeof(buf), MSG_DONTWAIT) > 0)
+                        ;
+        }
+        safe_close(fd);
+        for (unsigned i = 0; i < 5; i++)
+                EXPECT(ask_at(&address_a, bad), 400);
+        uint64_t before = flood_records;
+        EXPECT(authorized("GET", "/v1/nothing", "", NULL), 404); /* who was let in has his own */
+        assert(flood_records == before + 1);
+        assert(register_run(RUN_C, listen_tcp(&address_c), -EBADF, -EBADF) == 0); /* the end of the listener */
+        address_a = address_c;
+        assert(flood_records < N / 2 && flood_records + flood_omitted == N + 6);
+        audit_sink = audit_to_log;
+}
+
 static void test_links(void) {
         static const struct {
                 const char *in, *out;
@@ -396,7 +442,7 @@ static void test_links(void) {
                 { "<http://127.0.0.1:PORT/base/r?page=2>; rel=\"next\", <http://127.0.0.1:PORT/base/r?page=9>; rel=\"last\"",
                   "</v1/services/denied/r?page=2>; rel=\"next\", </v1/services/denied/r?page=9>; rel=\"last\"" },
                 { "<http://evil.example/base/r>; rel=next", "<http://evil.example/base/r>; rel=next" },
-                { "</base/r>; title=\"<http://127.0.0.1:PORT/base/x>\"", "</v1/services/denied/r>; title=\"<http://127.0.0.1:PORT/base/x>\"" },
+                { "</base/r>; title=\"<http://127.0.0.1:PORT/base/x>\"", "</v1/services/denied/r>; title=\"</v1/services/denied/x>\"" },
                 { "no link at all <", "no link at all <" },
                 { "", "" },
         };
@@ -416,7 +462,8 @@ static void test_links(void) {
                         text[k][n] = 0;
                 }
                 _cleanup_free_ char *out = NULL;
-                assert(rewrite_link(s, text[0], &out) == 0);
+                LinkBase base = { .service = s, .path = "/x", .authority = "x", .port = 8377 };
+                assert(rewrite_link(&base, text[0], &out) == 0);
                 if (!streq(out, text[1]))
                         fprintf(stderr, "%s\n%s\n", out, text[1]);
                 assert(streq(out, text[1]));
@@ -456,6 +503,7 @@ int main(void) {
         test_shapes();
         test_slashes();
         test_audit();
+        test_flood();
         test_links();
         test_metrics();
         test_hosts();
