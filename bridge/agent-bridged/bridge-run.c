@@ -183,6 +183,7 @@ BridgeRun *bridge_run_free(BridgeRun *run) {
                 c->timeouts += s->timeouts;
                 http_listener_free(run->listeners[i]); /* and its connections, requests and calls */
         }
+        exchange_flush_refusals(run);
         if (run == run->bridge->remote)
                 run->bridge->remote = NULL;
         else

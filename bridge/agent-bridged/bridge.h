@@ -127,6 +127,9 @@ struct BridgeRun {
         RunMetric *metrics; /* what the run says of itself */
         size_t n_metrics;
         unsigned denials;   /* requests with a wrong token, for the log's sake */
+        /* Records of requests that were not let in: of this second, and those that were too many for one each. */
+        uint64_t refused_usec, n_omitted;
+        unsigned n_refused;
 };
 
 /* Takes FDS, listening stream sockets or -EBADF, on success; and on success only. A run that is registered already gets

@@ -133,12 +133,48 @@ static void write_record(BridgeRun *run, const HttpRecord *record, const Exchang
                 free(fields[i]);
 }
 
+void exchange_flush_refusals(BridgeRun *run) {
+        _cleanup_free_ char *message = NULL, *id = NULL, *omitted = NULL;
+
+        if (run->n_omitted == 0)
+                return;
+        message = strprintf("MESSAGE=Run %s: %" PRIu64 " more requests were not let in.", run->id, run->n_omitted);
+        id = strprintf("AGENT_RUN=%s", run->id);
+        omitted = strprintf("AGENT_OMITTED=%" PRIu64, run->n_omitted);
+        if (!message || !id || !omitted)
+                return;
+        run->n_omitted = 0;
+        audit_sink((char *[]) { message, (char *) "MESSAGE_ID=" MESSAGE_REQUEST, (char *) "PRIORITY=4",
+                                (char *) "SYSLOG_IDENTIFIER=agent-bridge-audit", id, omitted, NULL });
+}
+
+/* Whether this one may have a record of its own. */
+static bool admit_record(BridgeRun *run, const HttpRecord *record, const Exchange *x) {
+        uint64_t now = 0;
+
+        if (x && x->live && record->status != 429)
+                return true;
+        (void) sd_event_now(run->bridge->event, CLOCK_MONOTONIC, &now);
+        if (now >= run->refused_usec + USEC_PER_SEC) {
+                exchange_flush_refusals(run);
+                run->refused_usec = now;
+                run->n_refused = 0;
+        }
+        if (run->n_refused < REFUSALS_PER_SECOND) {
+                run->n_refused++;
+                return true;
+        }
+        run->n_omitted++;
+        return false;
+}
+
 void exchange_observe(HttpListener *l, const HttpRecord *record, void *userdata) {
         BridgeRun *run = userdata;
         Exchange *x = record->request ? exchange_of(record->request) : NULL;
 
         count(run->bridge, record, x ? x->route : "malformed");
-        write_record(run, record, x);
+        if (admit_record(run, record, x))
+                write_record(run, record, x);
         if (!x)
                 return;
 
