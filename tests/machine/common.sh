@@ -102,7 +102,7 @@ sweep() {
                 fi
         done
         # Things made from recipes or checkouts that have not been used for two weeks.
-        find "$CACHE"/{roots/root-*,images/*.tar,images/vm-*,npm/npm-*,build/*-plain,build/*-sanitize,logs/*} \
+        find "$CACHE"/{roots/root-*,images/*.tar,images/vm-*,npm/npm-*,build/*-{plain,sanitize,fuzz},logs/*} \
                 -maxdepth 0 -mtime +14 -exec rm -rf --one-file-system {} + 2>/dev/null || true
 }
 
