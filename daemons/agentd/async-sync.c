@@ -8,6 +8,7 @@
 
 typedef struct Job {
         int fd, pipe_fd;
+        bool whole;
 } Job;
 
 struct AsyncSync {
@@ -19,7 +20,7 @@ struct AsyncSync {
 
 static void *sync_thread(void *p) {
         Job *job = p;
-        int error = fsync(job->fd) < 0 ? -errno : 0;
+        int error = (job->whole ? syncfs(job->fd) : fsync(job->fd)) < 0 ? -errno : 0;
         ssize_t n;
 
         close(job->fd);
@@ -41,7 +42,7 @@ static int on_done(sd_event_source *s, int fd, uint32_t revents, void *userdata)
         return 0;
 }
 
-int async_sync_start(sd_event *event, int fd, async_sync_handler_t handler, void *userdata, AsyncSync **ret) {
+int async_sync_start(sd_event *event, int fd, bool whole, async_sync_handler_t handler, void *userdata, AsyncSync **ret) {
         AsyncSync *a = calloc(1, sizeof *a);
         Job *job = malloc(sizeof *job);
         pthread_attr_t attr;
@@ -57,7 +58,7 @@ int async_sync_start(sd_event *event, int fd, async_sync_handler_t handler, void
                 return r;
         }
         *a = (AsyncSync) { .pipe_fd = p[0], .handler = handler, .userdata = userdata };
-        *job = (Job) { .fd = fd, .pipe_fd = p[1] };
+        *job = (Job) { .fd = fd, .pipe_fd = p[1], .whole = whole };
         r = sd_event_add_io(event, &a->source, a->pipe_fd, EPOLLIN, on_done, a);
         if (r >= 0) {
                 /* Signals are the event loop's business (signalfd), so the thread takes none. */

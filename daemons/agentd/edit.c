@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <pwd.h>
+#include <stdlib.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 
@@ -18,6 +19,7 @@
 
 #define EDITS_DIR AGENTD_STATE_DIR "/edits"
 #define EDIT_JSON_MAX (1U << 20)
+#define FROZEN "frozen" /* a file beside edit.json: revision and generation */
 
 static Edit *edit_free(Edit *e) {
         if (!e)
@@ -180,6 +182,18 @@ int edit_discard(Edit *e) {
         return 0;
 }
 
+int edit_set_frozen(Edit *e, const char *digest, uint64_t rev) {
+        _cleanup_free_ char *path = strprintf("%s/" FROZEN, e->dir), *text = NULL;
+
+        if (!path)
+                return -ENOMEM;
+        if (!digest)
+                return unlink_noerrno(AT_FDCWD, path, 0);
+        text = strprintf("%" PRIu64 " %s", rev, digest);
+        return text ? write_file_atomic(AT_FDCWD, path, text, strlen(text), 0600, (uid_t) -1, (gid_t) -1, WRITE_FILE_SYNC) :
+                      -ENOMEM;
+}
+
 /* --- start ------------------------------------------------------------------------------------------------------ */
 
 static int field_base(sd_json_variant *v, void *field, char **ret_reason) {
@@ -193,6 +207,25 @@ static int field_base(sd_json_variant *v, void *field, char **ret_reason) {
 
 static int field_ignored(sd_json_variant *v, void *field, char **ret_reason) {
         return 0;
+}
+
+/* Whether a freeze came as far as its commit. */
+static bool was_frozen(Edit *e) {
+        _cleanup_(store_generation_freep) StoreGeneration *g = NULL;
+        _cleanup_free_ char *path = strprintf("%s/" FROZEN, e->dir), *text = NULL;
+        _cleanup_(store_agent_freep) StoreAgent *a = NULL;
+        unsigned long long rev;
+        char *digest = NULL;
+
+        if (!path || read_full_file_at(AT_FDCWD, path, 256, &text, NULL) < 0)
+                return false;
+        errno = 0;
+        rev = strtoull(text, &digest, 10);
+        if (errno != 0 || digest == text || *digest++ != ' ' || !digest_is_valid(digest) ||
+            store_agent_get(e->manager->store, e->user, e->agent, &a) < 0)
+                return false;
+        /* Each move of the head counts, and a generation is there only together with the move that made it. */
+        return a->head_rev > rev && store_generation_get(e->manager->store, e->user, e->agent, digest, &g) >= 0;
 }
 
 static int load_one(Manager *m, const char *id) {
@@ -233,6 +266,12 @@ static int load_one(Manager *m, const char *id) {
         }
         if (r >= 0)
                 r = set_place(e);
+        if (r >= 0 && was_frozen(e)) {
+                log_info("The edit of %s was frozen by an earlier agentd; it goes.", e->key);
+                return remove_directory(id);
+        }
+        if (r >= 0)
+                r = edit_set_frozen(e, NULL, 0);
         if (r >= 0)
                 r = strmap_put(m->edits, e->key, e);
         if (r < 0)

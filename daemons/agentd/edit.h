@@ -33,5 +33,11 @@ void edits_free(Manager *m);
 Edit *edit_find(Manager *m, const char *user, const char *agent);
 /* The one that is there, or a new one on the head, begun by HOLDER. */
 int edit_open(Manager *m, const char *user, const char *agent, const char *holder, Edit **ret);
+/*
+ * A freeze moves the head and then removes the edit. So that an agentd which dies in between leaves no edit whose changes are
+ * frozen already: says before the first step that they are about to become the generation DIGEST, on top of the head's
+ * revision REV; edits_load() looks whether that came true. NULL takes it back.
+ */
+int edit_set_frozen(Edit *e, const char *digest, uint64_t rev);
 /* Removes it and all changes in it. -EBUSY where a session or freeze is under way. */
 int edit_discard(Edit *e);

@@ -342,53 +342,49 @@ static int make_definition(Operation *o, Definition **ret, char **ret_reason) {
         return 0;
 }
 
-static int create_agent(Operation *o, const StoreGeneration *first, char **ret_reason) {
-        _cleanup_(definition_freep) Definition *d = NULL;
-        _cleanup_free_ char *text = NULL, *path = NULL;
-        Manager *m = o->manager;
-        int r;
-
-        r = make_definition(o, &d, ret_reason);
-        if (r >= 0)
-                r = definition_format(d, &text);
-        if (r >= 0)
-                r = store_agent_add(m->store,
-                                    &(StoreAgent) { .user = o->user, .uid = o->uid, .name = o->subject, .definition = text,
-                                                    .concurrency = d->concurrency, .head = first->digest },
-                                    first);
-        if (r >= 0 && agent_object_path(o->user, o->subject, &path) >= 0)
-                sd_bus_emit_signal(m->bus, BUS_PATH, BUS_INTERFACE_MANAGER, "AgentNew", "so", o->subject, path);
-        return r;
-}
-
-/* History first, then the head, in one step: what is in force is the old state or the new one. */
+/* History and head in one step: what is in force is the old state or the new one. */
 static int commit(Operation *o, char **ret_reason) {
-        _cleanup_(store_agent_freep) StoreAgent *a = NULL;
-        _cleanup_free_ char *path = NULL;
+        _cleanup_(definition_freep) Definition *d = NULL;
+        _cleanup_(store_agent_freep) StoreAgent *old = NULL;
+        _cleanup_free_ char *text = NULL, *path = NULL;
+        _cleanup_free_ StoreGeneration *rows = NULL;
         Manager *m = o->manager;
         Carry *c = o->carry;
-        int r = 0;
+        bool made;
+        int r;
 
+        r = store_agent_get(m->store, o->user, o->subject, &old);
+        if (r == -ENOENT) { /* of one that is there, the definition stays as it is */
+                r = make_definition(o, &d, ret_reason);
+                if (r >= 0)
+                        r = definition_format(d, &text);
+        }
+        rows = r >= 0 ? calloc(c->n, sizeof *rows) : NULL;
+        if (r >= 0 && !rows)
+                r = -ENOMEM;
         for (size_t i = 0; r >= 0 && i < c->n; i++) {
                 const CarryGeneration *g = &c->generations[i];
-                StoreGeneration row = { .digest = g->digest, .parent = g->generation->parent, .author = o->user,
-                                        .note = g->note, .manifest = g->manifest };
                 char digest[DIGEST_LEN + 1];
 
+                rows[i] = (StoreGeneration) { .digest = g->digest, .parent = g->generation->parent, .author = o->user,
+                                              .note = g->note, .manifest = g->manifest };
                 r = generation_save(m->layers, g->generation, digest);
-                if (r < 0)
-                        break;
-                r = store_generation_add(m->store, o->user, o->subject, &row);
-                if (r == -ENOENT) /* the first one */
-                        r = create_agent(o, &row, ret_reason);
         }
         if (r >= 0)
-                r = store_agent_get(m->store, o->user, o->subject, &a);
-        if (r >= 0 && !streq(a->head, c->head))
-                r = store_head_swap(m->store, o->user, o->subject, a->head_rev, &(StoreGeneration) { .digest = c->head }, NULL);
-        if (r >= 0 && agent_object_path(o->user, o->subject, &path) >= 0)
+                r = store_generations_import(m->store,
+                                             &(StoreAgent) { .user = o->user, .uid = o->uid, .name = o->subject,
+                                                             .definition = text, .concurrency = d ? d->concurrency : 1,
+                                                             .head = rows[0].digest },
+                                             rows, c->n, &made);
+        if (r < 0)
+                return r;
+        if (agent_object_path(o->user, o->subject, &path) < 0)
+                return 0;
+        if (made)
+                sd_bus_emit_signal(m->bus, BUS_PATH, BUS_INTERFACE_MANAGER, "AgentNew", "so", o->subject, path);
+        else
                 sd_bus_emit_properties_changed(m->bus, path, BUS_INTERFACE_AGENT, "Generation", NULL);
-        return r;
+        return 0;
 }
 
 static void end(Operation *o, int r, const char *reason) {
@@ -399,6 +395,8 @@ static void end(Operation *o, int r, const char *reason) {
                 operation_end(o, OPERATION_DONE, strempty(head));
                 return;
         }
+        if (operation_no_space(o, r))
+                return;
         text = strprintf("The environment cannot be imported: %s.", reason ?: strerror(-r));
         operation_end(o, OPERATION_FAILED, strempty(text));
 }
@@ -428,7 +426,7 @@ static void publish_next(Operation *o) {
                 return;
         }
         path = strprintf("%s/blobs/%s", o->staging, layer + strlen("sha256:"));
-        r = path ? worker_publish_layer(o->manager->worker, path, layer, on_published, o, &o->worker_slot) : -ENOMEM;
+        r = path ? operation_publish(o, path, layer, on_published) : -ENOMEM;
         if (r < 0)
                 end(o, r, NULL);
 }

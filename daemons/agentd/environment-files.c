@@ -255,32 +255,29 @@ static void on_released(int error, const char *message, void *userdata) {
                 log_warning_errno(error, "Layers that nobody uses cannot be unmounted: %s", message);
 }
 
-static int remove_orphans(Manager *m, PruneResult *result) {
-        _cleanup_strv_free_ char **layers = NULL, **manifests = NULL;
-        _cleanup_(references_freep) References *refs = NULL;
+/* Those of LAYERS that are in nobody's way of REFS. */
+static int remove_layers(Manager *m, const References *refs, char *const *layers, PruneResult *result) {
         _cleanup_free_ char *trash = NULL;
-        int r;
+        int r = 0;
 
-        r = layer_store_list(m->layers, &layers);
-        if (r >= 0)
-                r = generation_list(m->layers, &manifests);
-        if (r >= 0)
-                r = references_collect(m, &refs);
-        for (char **d = manifests; r >= 0 && *d; d++)
-                if (!strmap_get(refs->manifests, *d))
-                        r = generation_remove(m->layers, *d);
-        for (char **d = layers; r >= 0 && *d; d++) {
+        for (char *const *d = layers; r >= 0 && *d; d++) {
                 uint64_t size = 0;
 
                 if (strmap_get(refs->layers, *d))
                         continue;
-                /* Moved aside at once, removed by a thread: gigabytes take a while. */
-                if (!trash)
+                r = layer_store_open_layer(m->layers, *d, NULL, &size);
+                if (r == -ENOENT) {
+                        r = 0;
+                        continue;
+                }
+                /* Moved aside at once, removed by a thread: gigabytes take a while. On a disk that is so full that there is
+                 * no room for a directory, at once: that they go is the point. */
+                if (r >= 0 && !trash)
                         r = layer_store_new_staging(m->layers, &trash);
                 if (r >= 0)
-                        r = layer_store_open_layer(m->layers, *d, NULL, &size);
-                if (r >= 0)
                         r = layer_store_discard(m->layers, *d, trash);
+                if (r == -ENOSPC || r == -EDQUOT)
+                        r = layer_store_remove(m->layers, *d);
                 if (r < 0)
                         break;
                 result->layers++;
@@ -293,12 +290,64 @@ static int remove_orphans(Manager *m, PruneResult *result) {
         return r;
 }
 
+static int remove_orphans(Manager *m, PruneResult *result) {
+        _cleanup_strv_free_ char **layers = NULL, **manifests = NULL;
+        _cleanup_(references_freep) References *refs = NULL;
+        int r;
+
+        r = layer_store_list(m->layers, &layers);
+        if (r >= 0)
+                r = generation_list(m->layers, &manifests);
+        if (r >= 0)
+                r = references_collect(m, &refs);
+        for (char **d = manifests; r >= 0 && *d; d++)
+                if (!strmap_get(refs->manifests, *d))
+                        r = generation_remove(m->layers, *d);
+        return r < 0 ? r : remove_layers(m, refs, layers, result);
+}
+
+int environment_drop_layers(Manager *m, char *const *digests) {
+        _cleanup_(references_freep) References *refs = NULL;
+        PruneResult ignored = {};
+        int r;
+
+        if (!digests || !digests[0])
+                return 0;
+        r = references_collect(m, &refs);
+        return r < 0 ? r : remove_layers(m, refs, digests, &ignored);
+}
+
+static int collect_document(const char *user, const char *name, const StoreGeneration *g, void *userdata) {
+        return use(userdata, g->digest, NULL, NULL);
+}
+
+int environment_drop_documents(Manager *m) {
+        _cleanup_strv_free_ char **documents = NULL;
+        StrMap *known = strmap_new();
+        int r;
+
+        r = known ? generation_list(m->layers, &documents) : -ENOMEM;
+        if (r >= 0)
+                r = store_generation_walk(m->store, NULL, NULL, collect_document, known);
+        for (char **d = documents; r >= 0 && *d; d++)
+                if (!strmap_get(known, *d))
+                        r = generation_remove(m->layers, *d);
+        uses_free(known);
+        return MIN(r, 0);
+}
+
 int environment_prune(Manager *m, const char *user, const char *name, uint64_t keep, PruneResult *ret) {
         PruneResult result = {};
         int r = 0;
 
         if (keep > 0)
                 r = forget_generations(m, user, name, keep, &result);
+        if (keep > 0 && r == -ENOSPC) {
+                /* To forget needs some room, too: what nobody needs already may give it. */
+                r = remove_orphans(m, &result);
+                if (r >= 0)
+                        r = forget_generations(m, user, name, keep, &result);
+        }
         if (r >= 0)
                 r = remove_orphans(m, &result);
         if (r < 0)

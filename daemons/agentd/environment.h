@@ -58,5 +58,10 @@ typedef struct PruneResult {
  */
 int environment_prune(Manager *m, const char *user, const char *name, uint64_t keep, PruneResult *ret);
 
+/* Removes those of DIGESTS that nobody needs: published for something that then came to nothing. */
+int environment_drop_layers(Manager *m, char *const *digests);
+/* The same for generations' documents, all of them: one is written just before the row that it goes with. */
+int environment_drop_documents(Manager *m);
+
 /* How much disk whose environments take; USER NULL: everybody's, and what nobody needs. */
 int environment_usage(Manager *m, const char *user, sd_json_variant **ret);

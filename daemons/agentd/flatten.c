@@ -10,6 +10,8 @@
 #include "operation.h"
 
 #define FLATTEN_ABOVE 8U
+/* More of them were hardly cut off in the middle; they come after the next freeze, as ever. */
+#define FLATTEN_AT_START_MAX 8U
 
 static int load_head(Manager *m, const char *user, const char *agent, StoreAgent **ret_agent, StoreGeneration **ret_row,
                      Generation **ret) {
@@ -29,7 +31,7 @@ static int load_head(Manager *m, const char *user, const char *agent, StoreAgent
         return 0;
 }
 
-void flatten_maybe(Manager *m, const char *user, const char *agent) {
+bool flatten_maybe(Manager *m, const char *user, const char *agent) {
         _cleanup_(store_generation_freep) StoreGeneration *row = NULL;
         _cleanup_(store_agent_freep) StoreAgent *a = NULL;
         _cleanup_(generation_freep) Generation *g = NULL;
@@ -38,7 +40,7 @@ void flatten_maybe(Manager *m, const char *user, const char *agent) {
 
         r = load_head(m, user, agent, &a, &row, &g);
         if (r >= 0 && strv_length(g->env) <= FLATTEN_ABOVE)
-                return;
+                return false;
         if (r >= 0)
                 r = operation_start(m,
                                     &(OperationRequest) { .kind = OPERATION_FLATTEN,
@@ -52,6 +54,23 @@ void flatten_maybe(Manager *m, const char *user, const char *agent) {
                                     &o);
         if (r < 0 && r != -EALREADY && r != -ENOENT)
                 log_warning_errno(r, "The layers of %s/%s cannot be merged now: %m", user, agent);
+        return r >= 0;
+}
+
+static int collect_agent(const StoreAgent *a, void *userdata) {
+        return strv_extend(userdata, a->user) < 0 || strv_extend(userdata, a->name) < 0 ? -ENOMEM : 0;
+}
+
+void flatten_all(Manager *m) {
+        _cleanup_strv_free_ char **l = NULL;
+        unsigned n = 0;
+        int r;
+
+        r = store_agent_list(m->store, NULL, collect_agent, &l);
+        if (r < 0)
+                log_warning_errno(r, "Environments with many layers cannot be looked for: %m");
+        for (char **a = l; r >= 0 && a && *a && n < FLATTEN_AT_START_MAX; a += 2)
+                n += flatten_maybe(m, a[0], a[1]);
 }
 
 /* [A, B, C…, X] with A, B, C… merged into F becomes [F, X]: something may have been frozen on top meanwhile. */

@@ -171,6 +171,7 @@ Manager *manager_free(Manager *m) {
                 run_free(run);
         while ((o = m->operations ? strmap_first(m->operations) : NULL))
                 operation_free(o);
+        stragglers_free(m->stragglers);
         approvals_free_all(m);
         if (m->kept)
                 kept_free_all(m);
@@ -312,6 +313,7 @@ static void manager_open(Manager *m) {
         }
         manager_dispatch_soon(m);
         sd_notify(false, "READY=1");
+        flatten_all(m);
 }
 
 void manager_runners_ready(Manager *m) {

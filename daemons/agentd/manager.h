@@ -31,6 +31,8 @@
 #define BUS_INTERFACE_AGENT "org.agentd1.Agent"
 #define BUS_INTERFACE_OPERATION "org.agentd1.Operation"
 
+typedef struct Stragglers Stragglers; /* units of earlier operations that are still ending (reconcile.c) */
+
 typedef struct Manager {
         sd_event *event;
         sd_bus *bus;
@@ -49,6 +51,7 @@ typedef struct Manager {
         StrMap *kept;       /* KeptUpper, by run id */
         StrMap *edits;      /* Edit, by "USER/AGENT" */
         StrMap *approvals;  /* approval-bus.c, by request id; NULL before the first */
+        Stragglers *stragglers;
         uint64_t last_operation;
         unsigned n_log_streams;
 
@@ -79,6 +82,8 @@ int manager_reconcile(Manager *m);
 /* When both have been called runs can begin, and clients come: there is a runner, and what was left is known. */
 void manager_runners_ready(Manager *m);
 void manager_reconciled(Manager *m);
+
+Stragglers *stragglers_free(Stragglers *s);
 
 /* Something may have become claimable: look at the queue in the next loop turn. */
 void manager_dispatch_soon(Manager *m);

@@ -8,6 +8,7 @@
 #include "basic/fs-util.h"
 #include "basic/json-util.h"
 #include "basic/string-util.h"
+#include "environment.h"
 #include "operation.h"
 #include "run.h"
 #include "runner-deploy.h"
@@ -70,6 +71,7 @@ Operation *operation_free(Operation *o) {
         sd_event_source_disable_unref(o->pipe_source);
         sd_event_source_disable_unref(o->expiry);
         worker_slot_unref(o->worker_slot);
+        async_sync_free(o->sync);
         unit_free(o->unit);
         safe_close(o->pipe_fd);
         safe_close(o->input_fd);
@@ -89,6 +91,7 @@ Operation *operation_free(Operation *o) {
                 strv_free(o->views[i].layers);
         strv_free(o->generations);
         strv_free(o->holds);
+        strv_free(o->published);
         if (o->staging)
                 layer_store_drop_staging(o->manager->layers, o->staging);
         free(o->path);
@@ -109,6 +112,7 @@ Operation *operation_free(Operation *o) {
         free(o->line);
         free(o->digest);
         free(o->error);
+        free(o->error_name);
         return mfree(o);
 }
 DEFINE_CLEANUP(Operation *, operation_free);
@@ -129,12 +133,36 @@ static void drop_staging(Operation *o) {
                 async_remove_tree(o->staging);
 }
 
+/* What was moved into the store for something that then could not be stored. */
+static void drop_published(Operation *o) {
+        int r = 0;
+
+        if (o->published)
+                r = environment_drop_layers(o->manager, o->published);
+        if (r >= 0 && o->published)
+                r = environment_drop_documents(o->manager);
+        if (r < 0)
+                log_warning_errno(r, "What operation %s had in the store already cannot be removed, the next prune does: %m",
+                                  o->id);
+}
+
+int operation_publish(Operation *o, const char *path, const char *digest, worker_handler_t handler) {
+        int r;
+
+        r = layer_store_note(o->manager->layers, o->staging, digest);
+        if (r >= 0)
+                r = strv_extend(&o->published, digest);
+        return r < 0 ? r : worker_publish_layer(o->manager->worker, path, digest, handler, o, &o->worker_slot);
+}
+
 void operation_end(Operation *o, OperationState state, const char *detail) {
         int r;
 
         if (o->state != OPERATION_RUNNING)
                 return;
         o->state = state;
+        if (state != OPERATION_FAILED)
+                o->error_name = mfree(o->error_name);
         free_and_strdup(&o->detail, detail);
         free_and_strdup(&o->step, "");
         o->pipe_source = sd_event_source_disable_unref(o->pipe_source);
@@ -146,10 +174,14 @@ void operation_end(Operation *o, OperationState state, const char *detail) {
                 o->edit->operation = NULL;
                 o->edit = NULL;
         }
+        if (state != OPERATION_DONE)
+                drop_published(o);
         if (o->staging) {
                 drop_staging(o);
                 o->staging = mfree(o->staging);
         }
+        if (state == OPERATION_FAILED && !o->error_name)
+                (void) free_and_strdup(&o->error_name, "Failed");
         if (state == OPERATION_FAILED)
                 log_warning("Operation %s (%s %s) failed: %s", o->id, kind_table[o->kind], o->subject, detail);
         operation_signal_finished(o);
@@ -159,6 +191,16 @@ void operation_end(Operation *o, OperationState state, const char *detail) {
                                        60 * USEC_PER_SEC, on_expiry, o);
         if (r < 0)
                 operation_free(o);
+}
+
+bool operation_no_space(Operation *o, int r) {
+        if (r != -ENOSPC && r != -EDQUOT)
+                return false;
+        (void) free_and_strdup(&o->error_name, "NoSpace");
+        operation_end(o, OPERATION_FAILED,
+                      "The disk of the store is full; nothing was changed. Make room, for example with \"agentctl env "
+                      "prune\", and try again.");
+        return true;
 }
 
 void operation_set_step(Operation *o, const char *step, uint64_t progress) {
@@ -265,6 +307,8 @@ static int commit_freeze(Operation *o, char **ret_error) {
                 r = generation_encode(g, &manifest, digest);
         if (r >= 0)
                 r = generation_save(m->layers, g, digest);
+        if (r >= 0 && o->edit)
+                r = edit_set_frozen(o->edit, digest, agent->head_rev);
         if (r >= 0)
                 r = store_head_swap(m->store, o->user, o->subject, agent->head_rev,
                                     &(StoreGeneration) { .digest = digest,
@@ -273,8 +317,11 @@ static int commit_freeze(Operation *o, char **ret_error) {
                                                          .note = o->note,
                                                          .manifest = manifest },
                                     NULL);
-        if (r < 0)
+        if (r < 0) {
+                if (o->edit)
+                        (void) edit_set_frozen(o->edit, NULL, 0);
                 return r;
+        }
         if (o->edit)
                 o->done_edit = TAKE_PTR(o->edit);
         else
@@ -296,8 +343,10 @@ static void on_published(int error, const char *message, void *userdata) {
                     o->kind == OPERATION_FLATTEN       ? flatten_commit(o, &reason) :
                                                          commit_image(o, &reason);
         if (r < 0) {
-                text = strprintf("It cannot be stored: %s.", reason ?: strerror(-r));
-                operation_end(o, OPERATION_FAILED, strempty(text));
+                if (!operation_no_space(o, r)) {
+                        text = strprintf("It cannot be stored: %s.", reason ?: strerror(-r));
+                        operation_end(o, OPERATION_FAILED, strempty(text));
+                }
                 return;
         }
         if (o->done_edit) {
@@ -315,12 +364,21 @@ static void on_published(int error, const char *message, void *userdata) {
 }
 
 /* A session is over; what it changed stays for the next one, or for a freeze. */
-static void judge_session(Operation *o) {
+static void on_session_synced(int error, void *userdata) {
+        Operation *o = userdata;
         const UnitResult *result = o->unit ? unit_result(o->unit) : NULL;
         _cleanup_free_ char *text = NULL;
 
+        o->sync = async_sync_free(o->sync);
         if (o->error)
                 operation_end(o, OPERATION_FAILED, o->error);
+        else if (error < 0) {
+                if (error == -ENOSPC || error == -EDQUOT)
+                        (void) free_and_strdup(&o->error_name, "NoSpace");
+                text = strprintf("The session is over, but not all of its changes are on the disk: %s.", strerror(-error));
+                operation_end(o, OPERATION_FAILED, strempty(text));
+        } else if (o->canceled)
+                operation_end(o, OPERATION_CANCELED, "Canceled.");
         else if (o->unit_ok || (result && streq(result->result, "exit-code") && !(o->command && o->command[0])))
                 operation_end(o, OPERATION_DONE, "");
         else {
@@ -331,18 +389,27 @@ static void judge_session(Operation *o) {
         }
 }
 
+/* Its end is told when a power cut can take nothing of it away any more. */
+static void judge_session(Operation *o) {
+        int fd = open(o->edit->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), r;
+
+        r = fd < 0 ? -errno : async_sync_start(o->manager->event, fd, true, on_session_synced, o, &o->sync);
+        if (r < 0)
+                on_session_synced(r, o);
+}
+
 /* Unit and pipe are both over: what came out of it? */
 static void operation_judge(Operation *o) {
         int r;
 
-        if (!o->unit_ended || !o->pipe_ended || o->state != OPERATION_RUNNING)
+        if (!o->unit_ended || !o->pipe_ended || o->state != OPERATION_RUNNING || o->sync)
                 return;
-        if (o->canceled) {
-                operation_end(o, OPERATION_CANCELED, "Canceled.");
-                return;
-        }
         if (o->kind == OPERATION_EDIT) {
                 judge_session(o);
+                return;
+        }
+        if (o->canceled) {
+                operation_end(o, OPERATION_CANCELED, "Canceled.");
                 return;
         }
         if (!o->unit_ok || (!o->digest && o->kind != OPERATION_DIFF && o->kind != OPERATION_EXPORT)) {
@@ -359,12 +426,18 @@ static void operation_judge(Operation *o) {
                 carry_take(o);
                 return;
         }
-        r = worker_publish_layer(o->manager->worker, o->image, o->digest, on_published, o, &o->worker_slot);
+        r = operation_publish(o, o->image, o->digest, on_published);
         if (r < 0)
                 on_published(r, strerror(-r), o);
 }
 
 /* --- what the unit tells ---------------------------------------------------------------------------------------- */
+
+static bool error_name_is_valid(const char *s) {
+        size_t n = strlen(s);
+
+        return n > 0 && n <= 64 && strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == n;
+}
 
 static void on_line(Operation *o, const char *line) {
         _cleanup_json_ sd_json_variant *v = NULL;
@@ -376,6 +449,8 @@ static void on_line(Operation *o, const char *line) {
         s = json_string(v, "error");
         if (s) {
                 free_and_strdup(&o->error, json_string(v, "message") ?: s);
+                if (error_name_is_valid(s))
+                        free_and_strdup(&o->error_name, s);
                 return;
         }
         s = json_string(v, "digest");
@@ -560,6 +635,8 @@ static void on_view(int error, const char *message, void *userdata) {
         int r = error;
 
         o->worker_slot = worker_slot_unref(o->worker_slot);
+        if (operation_no_space(o, r))
+                return;
         if (r < 0)
                 text = strprintf("The environment cannot be opened: %s.", message);
         else if (o->canceled) {

@@ -8,8 +8,9 @@
  * agentd dies, the staging directory is all that is left, and it is removed.
  */
 
-#include "image/generation.h"
+#include "async-sync.h"
 #include "edit.h"
+#include "image/generation.h"
 #include "manager.h"
 
 typedef enum OperationKind {
@@ -76,6 +77,7 @@ struct Operation {
         char *mirror;
         /* Digests that must not be pruned meanwhile. */
         char **generations, **holds;
+        char **published; /* layers that were moved into the store */
         OperationView views[OPERATION_VIEWS_MAX];
         Fsck *fsck; /* this one has no unit */
         Carry *carry;
@@ -95,10 +97,11 @@ struct Operation {
         char *line; /* what was read of a line so far */
         size_t line_size;
         bool canceled, committing, unit_ended, unit_ok, pipe_ended;
-        char *digest, *error;
+        char *digest, *error, *error_name;
         uint64_t size;
         WorkerSlot *worker_slot;
 
+        AsyncSync *sync; /* a session's changes are on their way to the disk */
         Edit *edit;    /* of a session, or that is frozen; it knows us, too */
         Edit *done_edit; /* that was frozen, and is to be removed */
         char *holder;  /* who asked */
@@ -138,16 +141,23 @@ int operation_start_and_reply(Manager *m, sd_bus_message *msg, const OperationRe
 
 /* For operations that work without a unit (fsck.c). */
 void operation_end(Operation *o, OperationState state, const char *detail);
+/* Ends it, with what to do about it, where R says that the disk is full. */
+bool operation_no_space(Operation *o, int r);
 void operation_set_step(Operation *o, const char *step, uint64_t progress);
 int fsck_start(Operation *o);
 Fsck *fsck_free(Fsck *f);
+
+/* Moves what the unit made into the store; when the operation comes to nothing it is taken away again. */
+int operation_publish(Operation *o, const char *path, const char *digest, worker_handler_t handler);
 
 /* environment-carry.c: after the unit of an import; ends the operation. */
 void carry_take(Operation *o);
 Carry *carry_free(Carry *c);
 
 /* flatten.c: starts one where the stack is tall. */
-void flatten_maybe(Manager *m, const char *user, const char *agent);
+bool flatten_maybe(Manager *m, const char *user, const char *agent);
+/* After a start: what an earlier agentd did not come to the end of. */
+void flatten_all(Manager *m);
 int flatten_commit(Operation *o, char **ret_error);
 
 /* edit-unit.c */

@@ -2,15 +2,22 @@
 /*
  * After a start: the store says what was live, PID 1 says what is, the worker and the bridge say what is left. No run
  * dies by our absence, none is started twice, nothing without a run stays.
+ *
+ * The units of operations end with the agentd that began them. What they worked on is looked at, and taken away, only when
+ * the last of them is over: one that is still being stopped goes on writing.
  */
 #include <dirent.h>
 #include <fcntl.h>
 
 #include "basic/fs-util.h"
 #include "basic/string-util.h"
+#include "environment.h"
+#include "operation.h"
 #include "run.h"
 
 #define RESTART_ATTEMPTS_MAX 20U
+/* More than the units' own TimeoutStopSec=. */
+#define STRAGGLERS_USEC (20 * USEC_PER_SEC)
 
 static void on_cleaned(int error, const char *message, void *userdata) {
         if (error < 0)
@@ -119,8 +126,123 @@ static void reconcile_row(Manager *m, StoreRun *row) {
         run_resume(m, row);
 }
 
+/* --- what earlier operations left ------------------------------------------------------------------------------- */
+
+/* Layers that were published, but what they were for was never committed; and half-made ones. */
+static void clean_store(Manager *m) {
+        _cleanup_strv_free_ char **published = NULL, **busy = NULL;
+        Operation *o;
+        int r;
+
+        r = layer_store_noted(m->layers, &published);
+        if (r >= 0)
+                r = environment_drop_layers(m, published);
+        if (r < 0)
+                log_warning_errno(r, "Layers that nobody came to need cannot be removed: %m");
+        r = environment_drop_documents(m);
+        if (r < 0)
+                log_warning_errno(r, "Documents of generations that nobody has cannot be removed: %m");
+        /* The shipped runner may be on its way in by now. */
+        r = 0;
+        for (size_t i = 0; r >= 0 && (o = strmap_next(m->operations, &i));)
+                if (o->staging)
+                        r = strv_extend(&busy, o->staging);
+        if (r >= 0)
+                r = layer_store_clean_staging(m->layers, busy);
+        if (r < 0)
+                log_warning_errno(r, "Half-made layers cannot be removed: %m");
+}
+
+struct Stragglers {
+        Manager *manager;
+        Unit **units;
+        size_t n, over;
+        sd_event_source *source; /* the deadline, or the turn in which nothing is left to wait for */
+};
+
+Stragglers *stragglers_free(Stragglers *s) {
+        if (!s)
+                return NULL;
+        for (size_t i = 0; i < s->n; i++)
+                unit_free(s->units[i]);
+        free(s->units);
+        sd_event_source_disable_unref(s->source);
+        return mfree(s);
+}
+
+static void stragglers_over(Stragglers *s) {
+        Manager *m = s->manager;
+
+        m->stragglers = stragglers_free(s);
+        clean_store(m);
+        /* Nothing is claimed, and nobody is heard, before the leftovers are known (on_worker_list). */
+        if (worker_list(m->worker, on_worker_list, m, NULL) < 0)
+                on_worker_list(-ENOMEM, "out of memory", NULL, 0, m);
+}
+
+static int on_stragglers_late(sd_event_source *e, uint64_t usec, void *userdata) {
+        Stragglers *s = userdata;
+
+        log_warning("Units of earlier operations do not end; going on without them.");
+        stragglers_over(s);
+        return 0;
+}
+
+static int on_stragglers_none(sd_event_source *e, void *userdata) {
+        stragglers_over(userdata);
+        return 0;
+}
+
+/* In a turn of its own, since the unit that tells of its end is freed then. */
+static int stragglers_over_soon(Stragglers *s) {
+        s->source = sd_event_source_disable_unref(s->source);
+        return sd_event_add_defer(s->manager->event, &s->source, on_stragglers_none, s);
+}
+
+static void on_straggler(Unit *u, UnitEvent event, const char *message, void *userdata) {
+        Stragglers *s = userdata;
+
+        if (event != UNIT_RUNNING && ++s->over >= s->n && stragglers_over_soon(s) < 0)
+                log_oom(); /* the deadline is still there */
+}
+
+static int stop_operations(Manager *m) {
+        _cleanup_strv_free_ char **names = NULL;
+        Stragglers *s = calloc(1, sizeof *s);
+        int r;
+
+        if (!s)
+                return -ENOMEM;
+        m->stragglers = s;
+        s->manager = m;
+        r = systemd_client_list(m->systemd, "agent-op-*.service", &names);
+        if (r < 0)
+                log_warning_errno(r, "Units of earlier operations cannot be listed: %m");
+        s->units = calloc(strv_length(names) + 1, sizeof *s->units);
+        if (!s->units)
+                return -ENOMEM;
+        for (char **n = names; n && *n; n++) {
+                Unit **u = &s->units[s->n];
+
+                log_info("Unit %s belongs to an operation of an earlier agentd and is stopped.", *n);
+                r = unit_attach(m->systemd, *n, on_straggler, s, u);
+                if (r < 0) {
+                        log_warning_errno(r, "%s cannot be watched: %m", *n);
+                        systemd_client_stop(m->systemd, *n);
+                        continue;
+                }
+                s->n++;
+                r = unit_stop(*u);
+                if (r < 0)
+                        log_warning_errno(r, "%s cannot be stopped: %m", *n);
+        }
+        return s->n > 0 ? sd_event_add_time_relative(m->event, &s->source, CLOCK_MONOTONIC, STRAGGLERS_USEC, 0,
+                                                     on_stragglers_late, s) :
+                          stragglers_over_soon(s);
+}
+
 static void stop_strange_units(Manager *m) {
-        static const char *const patterns[] = { "agent-run-*.service", "agent-check-*.service", "agent-op-*.service" };
+        static const char *const patterns[] = { "agent-run-*.service", "agent-check-*.service" };
 
         for (size_t i = 0; i < ELEMENTSOF(patterns); i++) {
                 _cleanup_strv_free_ char **names = NULL;
@@ -167,11 +289,7 @@ int manager_reconcile(Manager *m) {
         }
         remove_stale_live_files(m);
         stop_strange_units(m);
-        r = layer_store_clean_staging(m->layers, NULL);
-        if (r < 0)
-                log_warning_errno(r, "Half-made layers cannot be removed: %m");
         sd_bus_call_method_async(m->bus, NULL, "org.agentd1.Bridge", "/org/agentd1/Bridge", "org.agentd1.Bridge",
                                  "ListRegistered", on_bridge_list, m, NULL);
-        /* Nothing is claimed, and nobody is heard, before the leftovers are known (on_worker_list). */
-        return worker_list(m->worker, on_worker_list, m, NULL);
+        return stop_operations(m);
 }

@@ -258,7 +258,7 @@ static int method_commit_artifact(sd_bus_message *msg, void *userdata, sd_bus_er
                                       (intmax_t) st.st_size, size);
         else {
                 c->inode = st.st_ino;
-                r = async_sync_start(m->event, TAKE_FD(fd), on_synced, c, &c->sync);
+                r = async_sync_start(m->event, TAKE_FD(fd), false, on_synced, c, &c->sync);
         }
         if (r < 0) {
                 commit_free(c);

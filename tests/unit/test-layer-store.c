@@ -126,6 +126,29 @@ static void test_clean(LayerStore *s) {
         assert(access(a, F_OK) < 0);
 }
 
+/* What was about to be published when everything stopped is known afterwards, and half-written documents are not kept. */
+static void test_notes(LayerStore *s) {
+        _cleanup_free_ char *a = NULL, *b = NULL, *digest = strprintf("sha256:%064d", 7), *other = strprintf("sha256:%064d", 8);
+        _cleanup_strv_free_ char **l = NULL, **none = NULL;
+        int fd;
+
+        assert(layer_store_noted(s, &none) >= 0 && !none[0]);
+        assert(layer_store_new_staging(s, &a) >= 0 && layer_store_new_staging(s, &b) >= 0);
+        assert(layer_store_note(s, a, digest) >= 0 && layer_store_note(s, a, digest) >= 0);
+        assert(layer_store_note(s, b, digest) >= 0 && layer_store_note(s, b, other) >= 0);
+        assert(layer_store_note(s, b, "sha256:../x") == -EINVAL && layer_store_note(s, "/etc", digest) == -EINVAL);
+        assert(layer_store_noted(s, &l) >= 0 && strv_length(l) == 2);
+        assert(strv_contains(l, digest) && strv_contains(l, other));
+
+        fd = openat(layer_store_generations_fd(s), ".#sha256-0.json.0123", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+        assert(fd >= 0);
+        safe_close(fd);
+        assert(layer_store_clean_staging(s, NULL) >= 0);
+        assert(faccessat(layer_store_generations_fd(s), ".#sha256-0.json.0123", F_OK, 0) < 0);
+        none = strv_free(none);
+        assert(layer_store_noted(s, &none) >= 0 && !none[0]);
+}
+
 int main(void) {
         /* Not /tmp: leases and renames are to be those of a real file system where there is one. */
         char root[] = "/var/tmp/test-layer-store-XXXXXX";
@@ -137,6 +160,7 @@ int main(void) {
         test_flipped_bit(s);
         test_outside(s, root);
         test_clean(s);
+        test_notes(s);
         s = layer_store_free(s);
         assert(rm_rf_at(AT_FDCWD, root) >= 0);
         return 0;

@@ -261,6 +261,10 @@ static void test_generations(void) {
         const StoreGeneration second = { .digest = (char *) D2, .manifest = (char *) "{}" },
                               third = { .digest = (char *) D3, .manifest = (char *) "{}" },
                               first = { .digest = (char *) D1 };
+        const StoreAgent x = { .user = (char *) "a", .name = (char *) "x", .definition = (char *) "{}" },
+                         n = { .user = (char *) "a", .name = (char *) "new", .definition = (char *) "{}", .concurrency = 1,
+                               .head = (char *) D2 };
+        bool made;
         _cleanup_strv_free_ char **all = NULL, **of_a = NULL, **of_x = NULL;
 
         add_agent(s, "a", "x", 1);
@@ -283,12 +287,16 @@ static void test_generations(void) {
         assert(store_generation_walk(s, "a", "x", list_generation, &of_x) == 2 && streq(of_x[0], "a/x 3 33"));
         assert(store_head_swap(s, "a", "x", 4, &(StoreGeneration) { .digest = (char *) D2 }, NULL) == -ENOENT);
 
-        assert(store_generation_add(s, "a", "x", &second) == 1 && store_generation_add(s, "a", "x", &second) == 0);
-        assert(store_generation_add(s, "a", "nobody", &second) == -ENOENT);
-        assert(store_generation_add(s, "a", "x", &first) == -EINVAL); /* without a manifest */
+        /* An import: those that are missing, and the head, in one step; the agent too where there is none. */
+        assert(store_generations_import(s, &x, (StoreGeneration[]) { third, second }, 2, &made) == 0 && !made);
         of_x = strv_free(of_x);
-        assert(store_generation_walk(s, "a", "x", list_generation, &of_x) == 3 && streq(of_x[0], "a/x 4 22") &&
-               streq(of_x[2], "a/x 1 11 head"));
+        assert(store_generation_walk(s, "a", "x", list_generation, &of_x) == 3 && streq(of_x[0], "a/x 4 22 head") &&
+               streq(of_x[1], "a/x 3 33"));
+        assert(store_generations_import(s, &x, (StoreGeneration[]) { third, first }, 2, &made) == -EINVAL); /* no manifest */
+        assert(store_generations_import(s, &n, (StoreGeneration[]) { second, third }, 2, &made) == 0 && made);
+        of_x = strv_free(of_x);
+        assert(store_generation_walk(s, "a", "new", list_generation, &of_x) == 2 && streq(of_x[0], "a/new 2 33 head") &&
+               streq(of_x[1], "a/new 1 22"));
 }
 
 int main(void) {

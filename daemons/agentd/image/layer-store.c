@@ -121,20 +121,50 @@ int layer_store_drop_staging(LayerStore *s, const char *path) {
         return rm_rf_at(s->tmp_fd, name);
 }
 
-int layer_store_clean_staging(LayerStore *s, char *const *keep) {
-        struct dirent *de;
-        DIR *d;
-        int fd, r = 0;
+static int open_listing(int at, const char *path, DIR **ret) {
+        int fd, r;
 
-        fd = openat(s->tmp_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        fd = openat(at, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
         if (fd < 0)
                 return -errno;
-        d = fdopendir(fd);
-        if (!d) {
+        *ret = fdopendir(fd);
+        if (!*ret) {
                 r = -errno;
                 close(fd);
                 return r;
         }
+        return 0;
+}
+
+/* What write_file_atomic() leaves when it is killed before its last step. */
+static int remove_half_written(int at) {
+        struct dirent *de;
+        DIR *d;
+        int r, k;
+
+        r = open_listing(at, ".", &d);
+        if (r < 0)
+                return r;
+        while ((de = readdir(d))) {
+                if (!startswith(de->d_name, ".#"))
+                        continue;
+                k = unlink_noerrno(at, de->d_name, 0);
+                if (k < 0)
+                        r = k;
+        }
+        closedir(d);
+        return r;
+}
+
+int layer_store_clean_staging(LayerStore *s, char *const *keep) {
+        struct dirent *de;
+        DIR *d;
+        int r;
+
+        (void) remove_half_written(s->generations_fd);
+        r = open_listing(s->tmp_fd, ".", &d);
+        if (r < 0)
+                return r;
         while ((de = readdir(d))) {
                 _cleanup_free_ char *path = NULL;
                 int k;
@@ -155,6 +185,68 @@ int layer_store_clean_staging(LayerStore *s, char *const *keep) {
         }
         closedir(d);
         return r;
+}
+
+#define NOTE_PREFIX "publishing-"
+
+int layer_store_note(LayerStore *s, const char *staging, const char *digest) {
+        char name[sizeof NOTE_PREFIX + LAYER_NAME_LEN];
+        _cleanup_close_ int dir = -EBADF, fd = -EBADF;
+        const char *tmp = below_tmp(s, staging);
+
+        if (!digest_is_valid(digest) || !tmp || strchr(tmp, '/') || tmp[0] == '.')
+                return -EINVAL;
+        dir = openat(s->tmp_fd, tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        if (dir < 0)
+                return -errno;
+        snprintf(name, sizeof name, NOTE_PREFIX "%s", digest + strlen("sha256:"));
+        fd = openat(dir, name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+        if (fd < 0)
+                return -errno;
+        /* Both have to be there before the layer gets its name. */
+        return fsync(dir) < 0 || fsync(s->tmp_fd) < 0 ? -errno : 0;
+}
+
+static int noted_in(int at, const char *name, char ***l) {
+        struct dirent *de;
+        DIR *d;
+        int r;
+
+        r = open_listing(at, name, &d);
+        if (r < 0)
+                return r == -ENOTDIR || r == -ELOOP || r == -ENOENT ? 0 : r;
+        while (r >= 0 && (de = readdir(d))) {
+                const char *hex = startswith(de->d_name, NOTE_PREFIX);
+                _cleanup_free_ char *digest = hex ? strprintf("sha256:%s", hex) : NULL;
+
+                if (hex && !digest)
+                        r = -ENOMEM;
+                else if (digest && digest_is_valid(digest) && !strv_contains(*l, digest))
+                        r = strv_extend(l, digest);
+        }
+        closedir(d);
+        return r;
+}
+
+int layer_store_noted(LayerStore *s, char ***ret) {
+        _cleanup_strv_free_ char **l = calloc(1, sizeof(char *));
+        struct dirent *de;
+        DIR *d;
+        int r;
+
+        if (!l)
+                return -ENOMEM;
+        r = open_listing(s->tmp_fd, ".", &d);
+        if (r < 0)
+                return r;
+        while (r >= 0 && (de = readdir(d)))
+                if (de->d_name[0] != '.')
+                        r = noted_in(s->tmp_fd, de->d_name, &l);
+        closedir(d);
+        if (r < 0)
+                return r;
+        *ret = TAKE_PTR(l);
+        return 0;
 }
 
 static int open_below_tmp(LayerStore *s, const char *path, int *ret_dir, const char **ret_name) {

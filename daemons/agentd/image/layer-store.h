@@ -22,8 +22,18 @@ DEFINE_CLEANUP(LayerStore *, layer_store_free);
 int layer_store_new_staging(LayerStore *s, char **ret);
 /* Removes such a directory and all in it; NULL and missing are fine. */
 int layer_store_drop_staging(LayerStore *s, const char *path);
-/* Removes all staging directories but those in KEEP (NULL: none kept). For agentd's start, after a crash. */
+/* Removes all staging directories but those in KEEP (NULL: none kept), and half-written files of generations. For
+ * agentd's start, after a crash. */
 int layer_store_clean_staging(LayerStore *s, char *const *keep);
+
+/*
+ * Says, within the staging directory STAGING, that DIGEST is about to be published from it. Until that directory is removed,
+ * also after a power cut, layer_store_noted() tells of it: what was published, but never came to be needed by anybody,
+ * can be found and removed.
+ */
+int layer_store_note(LayerStore *s, const char *staging, const char *digest);
+/* All digests that were noted in staging directories that are still there. */
+int layer_store_noted(LayerStore *s, char ***ret);
 
 /*
  * Moves PATH (a regular file below <root>/tmp/) into the store. EXPECTED may be NULL, else a digest that must match

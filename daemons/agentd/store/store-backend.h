@@ -59,7 +59,8 @@ typedef struct StoreOps {
                                void *userdata);
         int (*generation_walk)(Store *s, const char *user, const char *name, StoreGenerationWalk callback,
                                void *userdata);
-        int (*generation_add)(Store *s, const char *user, const char *name, const StoreGeneration *to);
+        int (*generations_import)(Store *s, const StoreAgent *agent, const StoreGeneration *generations, size_t n,
+                                  bool *ret_made);
         int (*generation_remove)(Store *s, const char *user, const char *name, char *const *digests);
 
         int (*image_add)(Store *s, const StoreImage *image);

@@ -22,16 +22,11 @@ static int add_generation(SqliteStore *q, uint64_t agent, const StoreGeneration 
                       strempty(g->author), g->note, g->manifest);
 }
 
-int sq_agent_add(Store *s, const StoreAgent *agent, const StoreGeneration *first) {
-        SqliteStore *q = SQLITE_STORE(s);
-        _cleanup_rollback_ SqTransaction t = {};
-        uint64_t now = sq_now();
+/* Within the caller's transaction. */
+static int add_agent(SqliteStore *q, const StoreAgent *agent, const StoreGeneration *first, uint64_t now) {
         int64_t lane;
         int r;
 
-        r = sq_begin(q, &t);
-        if (r < 0)
-                return r;
         r = sq_lane_id(q, agent->user, agent->name, true, &lane);
         if (r < 0)
                 return r;
@@ -42,7 +37,18 @@ int sq_agent_add(Store *s, const StoreAgent *agent, const StoreGeneration *first
                    first->digest);
         if (r < 0)
                 return r; /* the name is taken: -EEXIST */
-        r = add_generation(q, (uint64_t) sqlite3_last_insert_rowid(q->db), first, now);
+        return add_generation(q, (uint64_t) sqlite3_last_insert_rowid(q->db), first, now);
+}
+
+int sq_agent_add(Store *s, const StoreAgent *agent, const StoreGeneration *first) {
+        SqliteStore *q = SQLITE_STORE(s);
+        _cleanup_rollback_ SqTransaction t = {};
+        int r;
+
+        r = sq_begin(q, &t);
+        if (r < 0)
+                return r;
+        r = add_agent(q, agent, first, sq_now());
         if (r < 0)
                 return r;
         return sq_commit(&t);
@@ -325,27 +331,39 @@ int sq_generation_walk(Store *s, const char *user, const char *name, StoreGenera
         return r < 0 ? r : n;
 }
 
-int sq_generation_add(Store *s, const char *user, const char *name, const StoreGeneration *to) {
+int sq_generations_import(Store *s, const StoreAgent *agent, const StoreGeneration *generations, size_t n, bool *ret_made) {
         SqliteStore *q = SQLITE_STORE(s);
         _cleanup_rollback_ SqTransaction t = {};
-        uint64_t agent, number;
+        uint64_t id, number, now = sq_now();
+        bool made = false;
         int r;
 
         r = sq_begin(q, &t);
         if (r < 0)
                 return r;
-        r = agent_id(q, user, name, &agent);
+        r = agent_id(q, agent->user, agent->name, &id);
+        if (r == -ENOENT) {
+                r = add_agent(q, agent, &generations[0], now);
+                if (r >= 0)
+                        r = agent_id(q, agent->user, agent->name, &id);
+                made = true;
+        }
+        for (size_t i = 0; r >= 0 && i < n; i++) {
+                r = sq_number(q, &number, "SELECT number FROM generations WHERE agent_id = ? AND digest = ?", "us", id,
+                              generations[i].digest);
+                if (r == -ENOENT)
+                        r = add_generation(q, id, &generations[i], now);
+        }
+        if (r >= 0)
+                r = sq_run(q,
+                           "UPDATE agents SET head = ?1, head_rev = head_rev + 1, changed_usec = ?2 WHERE id = ?3 AND head <> ?1",
+                           "suu", generations[n - 1].digest, now, id);
+        if (r >= 0)
+                r = sq_commit(&t);
         if (r < 0)
                 return r;
-        r = sq_number(q, &number, "SELECT number FROM generations WHERE agent_id = ? AND digest = ?", "us", agent,
-                      to->digest);
-        if (r != -ENOENT)
-                return r;
-        r = add_generation(q, agent, to, sq_now());
-        if (r < 0)
-                return r;
-        r = sq_commit(&t);
-        return r < 0 ? r : 1;
+        *ret_made = made;
+        return 0;
 }
 
 int sq_generation_remove(Store *s, const char *user, const char *name, char *const *digests) {

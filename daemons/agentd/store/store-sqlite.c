@@ -340,7 +340,7 @@ static const StoreOps sqlite_ops = {
         .generation_get = sq_generation_get,
         .generation_list = sq_generation_list,
         .generation_walk = sq_generation_walk,
-        .generation_add = sq_generation_add,
+        .generations_import = sq_generations_import,
         .generation_remove = sq_generation_remove,
 
         .image_add = sq_image_add,

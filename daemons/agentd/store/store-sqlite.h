@@ -162,7 +162,7 @@ int sq_generation_get(Store *s, const char *user, const char *name, const char *
 int sq_generation_list(Store *s, const char *user, const char *name, StoreGenerationCallback callback,
                        void *userdata);
 int sq_generation_walk(Store *s, const char *user, const char *name, StoreGenerationWalk callback, void *userdata);
-int sq_generation_add(Store *s, const char *user, const char *name, const StoreGeneration *to);
+int sq_generations_import(Store *s, const StoreAgent *agent, const StoreGeneration *generations, size_t n, bool *ret_made);
 int sq_generation_remove(Store *s, const char *user, const char *name, char *const *digests);
 
 int sq_image_add(Store *s, const StoreImage *image);

@@ -482,8 +482,19 @@ int store_generation_walk(Store *s, const char *user, const char *name, StoreGen
         return name && !user ? -EINVAL : s->ops->generation_walk(s, user, name, callback, userdata);
 }
 
-int store_generation_add(Store *s, const char *user, const char *name, const StoreGeneration *to) {
-        return !digest_is_valid(to->digest) || !to->manifest ? -EINVAL : s->ops->generation_add(s, user, name, to);
+int store_generations_import(Store *s, const StoreAgent *agent, const StoreGeneration *generations, size_t n, bool *ret_made) {
+        bool made = false;
+        int r;
+
+        if (n == 0)
+                return -EINVAL;
+        for (size_t i = 0; i < n; i++)
+                if (!digest_is_valid(generations[i].digest) || !generations[i].manifest)
+                        return -EINVAL;
+        r = s->ops->generations_import(s, agent, generations, n, &made);
+        if (r >= 0)
+                *ret_made = made;
+        return agent_changed(s, r, made ? STORE_EVENT_AGENT_NEW : STORE_EVENT_AGENT_CHANGED, agent->user, agent->name);
 }
 
 int store_generation_remove(Store *s, const char *user, const char *name, char *const *digests) {

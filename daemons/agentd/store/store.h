@@ -401,8 +401,12 @@ int store_generation_list(Store *s, const char *user, const char *name, StoreGen
 /* With their manifests: all that the store knows, or those of USER's agents, or of one agent. By agent, newest first. */
 typedef int (*StoreGenerationWalk)(const char *user, const char *name, const StoreGeneration *generation, void *userdata);
 int store_generation_walk(Store *s, const char *user, const char *name, StoreGenerationWalk callback, void *userdata);
-/* Makes TO a generation of the agent without moving the head: 1; 0 where it is one already. */
-int store_generation_add(Store *s, const char *user, const char *name, const StoreGeneration *to);
+/*
+ * Makes all N of GENERATIONS (oldest first, with their manifests) generations of AGENT, those that it has already excepted, and
+ * the last one its head: all or nothing. AGENT is made where there is none of that user and name (*ret_made); of one that is
+ * there nothing else is changed.
+ */
+int store_generations_import(Store *s, const StoreAgent *agent, const StoreGeneration *generations, size_t n, bool *ret_made);
 /* Forgets those of DIGESTS that the agent has, all or none; -EBUSY where one is its head. Gives their number. */
 int store_generation_remove(Store *s, const char *user, const char *name, char *const *digests);
 
