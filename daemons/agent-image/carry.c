@@ -18,6 +18,16 @@
 
 /* --- out -------------------------------------------------------------------------------------------------------- */
 
+/* The store has no part in it: the caller chose the place. */
+static int cannot_write(struct archive *a) {
+        int e = archive_errno(a);
+
+        if (e == ENOSPC || e == EDQUOT)
+                return report_error(-e, "NoSpace", "There is no room for the archive where it is written to. Make room there, or "
+                                                   "choose another place.");
+        return report_error(0, "Failed", "The archive cannot be written: %s", strempty(archive_error_string(a)));
+}
+
 static int put_header(struct archive *a, const char *path, uint64_t size) {
         struct archive_entry *e = archive_entry_new();
         int r;
@@ -31,12 +41,12 @@ static int put_header(struct archive *a, const char *path, uint64_t size) {
         archive_entry_set_mtime(e, 0, 0);
         r = archive_write_header(a, e);
         archive_entry_free(e);
-        return r < ARCHIVE_WARN ? report_error(0, "Failed", "The archive cannot be written: %s", archive_error_string(a)) : 0;
+        return r < ARCHIVE_WARN ? cannot_write(a) : 0;
 }
 
 static int put_data(struct archive *a, const void *data, size_t size) {
         if (archive_write_data(a, data, size) != (la_ssize_t) size)
-                return report_error(0, "Failed", "The archive cannot be written: %s", strempty(archive_error_string(a)));
+                return cannot_write(a);
         return 0;
 }
 
@@ -197,11 +207,11 @@ int carry_export(int out, const char *config, char *const *layers, const char *n
         archive_write_set_bytes_per_block(a, 1 << 20);
         archive_write_set_bytes_in_last_block(a, 1);
         if (archive_write_open_fd(a, out) != ARCHIVE_OK)
-                r = report_error(0, "Failed", "The archive cannot be written: %s", archive_error_string(a));
+                r = cannot_write(a);
         else
                 r = write_archive(a, text, layers, name);
         if (archive_write_close(a) != ARCHIVE_OK && r >= 0)
-                r = report_error(0, "Failed", "The archive cannot be written: %s", archive_error_string(a));
+                r = cannot_write(a);
         archive_write_free(a);
         return r;
 }

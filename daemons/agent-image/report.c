@@ -67,7 +67,8 @@ int report_errno(int r, const char *doing) {
         switch (r) {
         case -ENOSPC:
         case -EDQUOT:
-                return report_error(r, "NoSpace", "The disk is full (%s)", doing);
+                return report_error(r, "NoSpace", "The disk of the store is full (%s). Make room, for example with "
+                                                  "\"agentctl env prune\", and try again.", doing);
         case -ENOMEM:
                 return report_error(r, "NoMemory", "There is not enough memory (%s)", doing);
         default:

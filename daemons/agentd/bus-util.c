@@ -165,8 +165,10 @@ int bus_check_number(Manager *m, sd_bus_error *e, uid_t uid, int n, int max, con
 int bus_store_error(Manager *m, sd_bus_error *e, int r) {
         switch (r) {
         case -ENOSPC:
-                return sd_bus_error_set(e, SD_BUS_ERROR_NO_MEMORY,
-                                        "The disk of the store is full; nothing was changed. Make room and try again.");
+        case -EDQUOT:
+                return sd_bus_error_set(e, BUS_ERROR_NO_SPACE,
+                                        "The disk of the store is full; nothing was changed. Make room, for example with "
+                                        "\"agentctl env prune\", and try again.");
         case -EIO:
         case -EUCLEAN:
         case -EROFS:

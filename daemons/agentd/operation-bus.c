@@ -94,6 +94,7 @@ const sd_bus_vtable operation_vtable[] = {
         SD_BUS_PROPERTY("Step", "s", NULL, offsetof(Operation, step), SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
         SD_BUS_PROPERTY("Progress", "t", NULL, offsetof(Operation, progress), SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
         SD_BUS_PROPERTY("Detail", "s", NULL, offsetof(Operation, detail), SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
+        SD_BUS_PROPERTY("Error", "s", NULL, offsetof(Operation, error_name), SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
         SD_BUS_VTABLE_END
 };
 
@@ -109,7 +110,7 @@ int operation_export(Manager *m) {
 
 void operation_signal_changed(Operation *o) {
         sd_bus_emit_properties_changed(o->manager->bus, o->path, BUS_INTERFACE_OPERATION, "State", "Step", "Progress",
-                                       "Detail", NULL);
+                                       "Detail", "Error", NULL);
 }
 
 void operation_signal_finished(Operation *o) {

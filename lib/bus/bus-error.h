@@ -36,6 +36,7 @@
 #define BUS_ERROR_NO_SUCH_EDIT "org.agentd1.Error.NoSuchEdit"
 #define BUS_ERROR_NOT_FREEZABLE "org.agentd1.Error.NotFreezable"
 #define BUS_ERROR_TOO_MANY_OPERATIONS "org.agentd1.Error.TooManyOperations"
+#define BUS_ERROR_NO_SPACE "org.agentd1.Error.NoSpace"
 #define BUS_ERROR_NO_SUCH_ARTIFACT "org.agentd1.Error.NoSuchArtifact"
 #define BUS_ERROR_NO_SUCH_SESSION "org.agentd1.Error.NoSuchSession"
 #define BUS_ERROR_SESSION_CHANGED "org.agentd1.Error.SessionChanged"
