@@ -185,3 +185,33 @@ int rewrite_link(const LinkBase *base, const char *link, char **ret) {
                 *ret = TAKE_PTR(text);
         return r;
 }
+
+int rewrite_cookie(const LinkBase *base, const char *cookie, char **ret) {
+        static const char *const dropped[] = { "domain", "path", "secure", "samesite", "partitioned" };
+        _cleanup_free_ char *text = NULL;
+        size_t size = 0, n = strcspn(cookie, ";");
+        FILE *f = open_memstream(&text, &size);
+
+        *ret = NULL;
+        if (!f)
+                return -ENOMEM;
+        fprintf(f, "%.*s; Path=/v1/services/%s", (int) n, cookie, base->service->name);
+        for (const char *p = cookie + n; *p;) {
+                p += 1 + strspn(p + 1, " \t");
+                n = strcspn(p, ";");
+
+                size_t name = strcspn(p, "=; \t");
+                bool drop = n == 0;
+                for (size_t i = 0; i < ELEMENTSOF(dropped); i++)
+                        drop = drop || (name == strlen(dropped[i]) && strncasecmp(p, dropped[i], name) == 0);
+                if (!drop)
+                        fprintf(f, "; %.*s", (int) n, p);
+                p += n;
+        }
+
+        bool bad = ferror(f);
+        if (fclose(f) != 0 || bad)
+                return -ENOMEM;
+        *ret = TAKE_PTR(text);
+        return 0;
+}

@@ -25,3 +25,7 @@ int rewrite_location(const LinkBase *base, const char *location, char **ret);
 /* The same for a Link header, with any number of targets in it; one to be dropped becomes "about:invalid". *RET is always
  * made. */
 int rewrite_link(const LinkBase *base, const char *link, char **ret);
+
+/* A Set-Cookie of a service whose cookies pass: kept to this service's paths by the client, whatever it says of domain, path
+ * and transport. *RET is always made. */
+int rewrite_cookie(const LinkBase *base, const char *cookie, char **ret);

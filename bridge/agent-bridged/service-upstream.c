@@ -84,12 +84,13 @@ static bool parse_length(const char *s, uint64_t *ret) {
         return parse_uint64(s, ret) >= 0 && *ret <= INT64_MAX;
 }
 
-/* Location, Content-Location and Link as they are to be read at the bridge. 0: to be dropped. */
+/* Location, Content-Location, Link and Set-Cookie as they are to be read at the bridge. 0: to be dropped. */
 static int answer_link(ServiceCall *c, HttpField *f) {
-        bool location = strcasecmp(f->name, "location") == 0 || strcasecmp(f->name, "content-location") == 0;
+        bool location = strcasecmp(f->name, "location") == 0 || strcasecmp(f->name, "content-location") == 0,
+             cookie = strcasecmp(f->name, "set-cookie") == 0;
         char *rewritten = NULL;
 
-        if (!location && strcasecmp(f->name, "link") != 0)
+        if (!location && !cookie && strcasecmp(f->name, "link") != 0)
                 return 1;
 
         LinkBase base = {
@@ -98,7 +99,9 @@ static int answer_link(ServiceCall *c, HttpField *f) {
                 .authority = http_head_get(http_request_head(c->http), "host"),
                 .port = http_listener_port(http_request_listener(c->http)),
         };
-        int r = location ? rewrite_location(&base, f->value, &rewritten) : rewrite_link(&base, f->value, &rewritten);
+        int r = location ? rewrite_location(&base, f->value, &rewritten) :
+                cookie   ? rewrite_cookie(&base, f->value, &rewritten) :
+                           rewrite_link(&base, f->value, &rewritten);
         if (r < 0)
                 return r == -EPERM ? 0 : r;
         if (rewritten) {
@@ -176,7 +179,9 @@ static bool answer_line(ServiceCall *c, char *line) {
                 c->length_known = true;
                 return true;
         }
-        if (!(c->mode == CALL_PROXY ? proxy_header(line, NULL) : forward_response_header(line)) ||
+        if (!(c->mode == CALL_PROXY ? proxy_header(line, NULL) :
+                                      forward_response_header(line) ||
+                                              (c->service->cookies && strcasecmp(line, "set-cookie") == 0)) ||
             strcasecmp(line, HTTP_REQUEST_ID_HEADER) == 0)
                 return true;
         return c->fields.n < CALL_FIELDS_MAX && http_field_list_add(&c->fields, line, value) >= 0;
@@ -349,7 +354,11 @@ static bool is_material_header(const ServiceCall *c, const char *name) {
 }
 
 static bool call_forwards(const ServiceCall *c, const char *name, const char *connection) {
-        return c->mode == CALL_PROXY ? proxy_header(name, connection) : forward_request_header(name, connection);
+        if (c->mode == CALL_PROXY)
+                return proxy_header(name, connection);
+        if (c->service->cookies && strcasecmp(name, "cookie") == 0)
+                return !connection || !http_value_has_token(connection, name);
+        return forward_request_header(name, connection);
 }
 
 static int add_headers(ServiceCall *c) {

@@ -435,7 +435,7 @@ typedef struct Parser {
         sd_json_variant *allow, *deny, *auth, *timeouts, *limits;
         char *name, *description;
         ServiceErrors errors;
-        bool encoded_slash;
+        bool encoded_slash, cookies;
         ServiceUrl base_url;
 } Parser;
 
@@ -463,6 +463,7 @@ int service_parse_variant(sd_json_variant *v, const char *path, ServiceParseFlag
                 { "limits", SD_JSON_VARIANT_OBJECT, json_field_variant, offsetof(Parser, limits), false },
                 { "errors", SD_JSON_VARIANT_STRING, field_errors, offsetof(Parser, errors), false },
                 { "encoded_slash", SD_JSON_VARIANT_BOOLEAN, json_field_bool, offsetof(Parser, encoded_slash), false },
+                { "cookies", SD_JSON_VARIANT_BOOLEAN, json_field_bool, offsetof(Parser, cookies), false },
                 {},
         };
         static const JsonField timeouts[] = {
@@ -506,6 +507,7 @@ int service_parse_variant(sd_json_variant *v, const char *path, ServiceParseFlag
                 .body_max = BODY_MAX_DEFAULT,
                 .errors = p.errors,
                 .encoded_slash = p.encoded_slash,
+                .cookies = p.cookies,
                 .definition = sd_json_variant_ref(v),
         };
 

@@ -74,6 +74,7 @@ typedef struct Service {
         uint64_t rate, burst, concurrent; /* requests per second, at once (burst), open; 0: any */
         ServiceErrors errors;
         bool encoded_slash; /* "%2F" may be part of a name in its paths */
+        bool cookies;       /* its cookies pass, both ways; they are credentials that the sandbox then holds */
         sd_json_variant *definition; /* as it came */
 } Service;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #undef NDEBUG
 
-/* A value of Location or Link as an upstream would send it; the first byte chooses the service, the listener and the
+/* A value of Location, Link or Set-Cookie as an upstream would send it; the first byte chooses the service, the listener and the
  * request. What comes out could be a header's value, and nothing in it leads a client, however it reads URLs, to a place at
  * the bridge that is not of that service. */
 
@@ -66,7 +66,7 @@ static void check(const LinkBase *base, const char *s, bool ours) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         static const char *const paths[] = { "", "/", "/x", "/x/y/z" };
-        _cleanup_free_ char *value = NULL, *location = NULL, *link = NULL;
+        _cleanup_free_ char *value = NULL, *location = NULL, *link = NULL, *cookie = NULL;
 
         if (!services[0])
                 setup();
@@ -84,6 +84,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         assert(r == 0 || (r == -EPERM && !location));
         if (r == 0)
                 check(&base, location ?: value, !!location);
+
+        /* A cookie has one path, ours, whichever a client takes, and no domain. */
+        assert(rewrite_cookie(&base, value, &cookie) == 0);
+        size_t name = strcspn(value, ";");
+        assert(memcmp(cookie, value, name) == 0 && startswith(cookie + name, "; Path=/v1/services/demo"));
+        for (char *p = strtok(cookie + name, ";"); p; p = strtok(NULL, ";")) {
+                p += strspn(p, " \t");
+                size_t n = strcspn(p, "= \t");
+                assert(!(n == 6 && strncasecmp(p, "domain", n) == 0));
+                assert(!(n == 4 && strncasecmp(p, "path", n) == 0) || streq(p, "Path=/v1/services/demo"));
+        }
 
         assert(rewrite_link(&base, value, &link) == 0);
         assert(http_field_value_is_valid(link));

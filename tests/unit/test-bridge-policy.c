@@ -34,6 +34,8 @@ static void make_run_c(void) {
                 "\"allow\":[],\"errors\":\"anthropic\"}",
                 "{\"name\":\"objects\",\"base_url\":\"http://127.0.0.1:%u/base\",\"auth\":{\"kind\":\"none\"},"
                 "\"allow\":[{\"methods\":[\"GET\"],\"paths\":[\"/o/*\"]}],\"encoded_slash\":true}",
+                "{\"name\":\"jar\",\"base_url\":\"http://127.0.0.1:%u/base\",\"auth\":{\"kind\":\"bearer\"},"
+                "\"allow\":[{\"methods\":[\"GET\"],\"paths\":[\"/*\"]}],\"cookies\":true}",
                 "{\"name\":\"hosted\",\"base_url\":\"http://localhost:%u/base/deep\",\"auth\":{\"kind\":\"bearer\"},"
                 "\"allow\":[{\"methods\":[\"GET\"],\"paths\":[\"/*\"]}]}",
         };
@@ -77,6 +79,23 @@ static void test_deny(void) {
         EXPECT(authorized("GET", "/v1/services/denied/app/installations/7/access_tokens", "", NULL), 200);
         EXPECT(authorized("GET", "/v1/services/denied/user", "", NULL), 200);
         EXPECT(authorized("GET", "/v1/services/denied/administrators", "", NULL), 200);
+}
+
+/* Cookies pass where the definition says so, and nowhere else. */
+static void test_cookies(void) {
+        char *s = authorized("GET", "/v1/services/jar/echo", "Cookie: s=1; t=2\r\n", NULL);
+        EXPECT(s, 200);
+        assert(strstr(upstream_saw, "\nCookie: s=1; t=2\n") && strstr(s, "\r\nSet-Cookie: a=b; Path=/v1/services/jar\r\n"));
+        s = authorized("GET", "/v1/services/denied/echo", "Cookie: s=1; t=2\r\n", NULL);
+        EXPECT(s, 200);
+        assert(!strstr(upstream_saw, "ookie") && !strstr(s, "Set-Cookie"));
+        EXPECT(authorized("GET", "/v1/services/jar/x", "Connection: close, cookie\r\nCookie: s=1\r\n", NULL), 200);
+        assert(!strstr(upstream_saw, "ookie"));
+        _cleanup_free_ char *token = strprintf("Cookie: session=%s\r\n", token_a);
+        EXPECT(authorized("GET", "/v1/services/jar/x", token, NULL), 200);
+        assert(!strstr(upstream_saw, "ookie"));
+        EXPECT(authorized("GET", "/v1/services/jar/x", "Cook_ie: a\r\nCOOKIE2: b\r\n", NULL), 200);
+        assert(!strcasestr(upstream_saw, "cook"));
 }
 
 static int hold(const char *service) {
@@ -498,6 +517,7 @@ int main(void) {
         harness_start();
         make_run_c();
         test_deny();
+        test_cookies();
         test_limits();
         test_approval();
         test_shapes();

@@ -60,6 +60,31 @@ static void test_ways_to_us(const Service *s) {
                           "title=\", <https://api.example.com/v1/run>\""));
 }
 
+/* One origin for all services: a cookie must not get to another one's paths. */
+static void test_cookies(const Service *s) {
+        static const struct {
+                const char *in, *out;
+        } cases[] = {
+                { "a=b", "a=b; Path=/v1/services/demo" },
+                { "a=b; Path=/; Domain=example.com; Secure; HttpOnly; Max-Age=60",
+                  "a=b; Path=/v1/services/demo; HttpOnly; Max-Age=60" },
+                { "a=\"x y\";PATH=/v1;  dOmain =x;SameSite=None;;Partitioned; Expires=Wed, 01 Jan 2031 00:00:00 GMT",
+                  "a=\"x y\"; Path=/v1/services/demo; Expires=Wed, 01 Jan 2031 00:00:00 GMT" },
+                { "", "; Path=/v1/services/demo" },
+                { "a=b;", "a=b; Path=/v1/services/demo" },
+        };
+        LinkBase base = { .service = s, .path = "/x", .authority = "127.0.0.1:8377", .port = 8377 };
+
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                _cleanup_free_ char *out = NULL;
+
+                assert(rewrite_cookie(&base, cases[i].in, &out) == 0);
+                if (!streq(out, cases[i].out))
+                        fprintf(stderr, "%s\n", out);
+                assert(streq(out, cases[i].out));
+        }
+}
+
 int main(void) {
         static const char *const never[] = {
                 "Host", "Connection", "Content-Length", "Transfer-Encoding", "TE", "Trailer", "Upgrade", "Expect",
@@ -138,5 +163,6 @@ int main(void) {
         leads(s, "", NULL);
         leads(s, "https://", NULL);
         test_ways_to_us(s);
+        test_cookies(s);
         return 0;
 }
