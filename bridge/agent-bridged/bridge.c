@@ -3,6 +3,7 @@
 /* See bridge.h. This file: the whole's life, from the configuration to the drain. */
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 
 #include "basic/config.h"
@@ -66,6 +67,10 @@ int bridge_new(const BridgePaths *paths, Bridge **ret) {
         if (r < 0)
                 return r;
         options.connections_max = (unsigned) b->config.connections_max;
+        /* Each may lead to a connection with an upstream, and there are listeners. */
+        struct rlimit files;
+        if (getrlimit(RLIMIT_NOFILE, &files) >= 0 && files.rlim_cur != RLIM_INFINITY)
+                options.total_max = (unsigned) MIN(MAX(files.rlim_cur / 3, (rlim_t) 64), (rlim_t) 1 << 20);
 
         b->runs = strmap_new();
         b->limits = limit_table_new();

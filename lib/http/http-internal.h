@@ -89,7 +89,7 @@ struct HttpServer {
         HttpServerOptions options;
         HttpListener *listeners;
         sd_event_source *retry; /* after EMFILE */
-        unsigned n_connections;
+        unsigned n_connections, n_listeners;
         unsigned n_calls; /* callbacks of ours that are running */
         bool draining;
         void (*drain_done)(void *userdata);

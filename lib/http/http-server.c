@@ -15,6 +15,8 @@
 #define SOCKET_BUFFER (64 * 1024)
 /* A connection without a request counts as idle after this. */
 #define IDLE_GRACE_USEC (1 * USEC_PER_SEC)
+/* What a listener may always have, however many there are. */
+#define SHARE_MIN 2U
 
 static int on_drained(sd_event_source *source, void *userdata) {
         HttpServer *s = userdata;
@@ -94,6 +96,31 @@ static HttpConnection *listener_find_idle(HttpListener *l) {
         return oldest;
 }
 
+/* May one more connection be had here? The first three quarters are for who comes first. */
+static bool listener_may_accept(const HttpListener *l) {
+        const HttpServer *s = l->server;
+        unsigned total = s->options.total_max, n = l->statistics.connections;
+
+        if (n >= s->options.connections_max)
+                return false;
+        if (total == 0 || s->n_connections < total / 4 * 3)
+                return true;
+        return n < MAX(total / 4 / s->n_listeners, SHARE_MIN) && s->n_connections < total;
+}
+
+/* Somebody's idle connection that has to go before one more is made here: our own, or that of the listener that has the most,
+ * if that has more than we would have. */
+static HttpConnection *find_room(HttpListener *l) {
+        HttpListener *most = l;
+
+        if (l->statistics.connections >= l->server->options.connections_max)
+                return listener_find_idle(l);
+        for (HttpListener *i = l->server->listeners; i; i = i->next)
+                if (i->statistics.connections > most->statistics.connections)
+                        most = i;
+        return most->statistics.connections > l->statistics.connections + 1 || most == l ? listener_find_idle(most) : NULL;
+}
+
 void listener_update(HttpListener *l) {
         bool accept = !l->server->draining && !l->backing_off;
 
@@ -157,8 +184,8 @@ static int on_accept(sd_event_source *source, int listener_fd, uint32_t revents,
         for (unsigned i = 0; i < ACCEPT_BURST; i++) {
                 HttpConnection *idle = NULL;
 
-                if (l->statistics.connections >= l->server->options.connections_max) {
-                        idle = listener_find_idle(l);
+                if (!listener_may_accept(l)) {
+                        idle = find_room(l);
                         if (!idle) {
                                 listener_back_off(l);
                                 return 0;
@@ -210,6 +237,7 @@ int http_listener_new(HttpServer *s, int fd, http_handler_t handler, void *userd
         if (l->next)
                 l->next->previous = l;
         s->listeners = l;
+        s->n_listeners++;
         listener_update(l);
         *ret = l;
         return 0;
@@ -235,6 +263,7 @@ HttpListener *http_listener_free(HttpListener *l) {
                 l->server->listeners = l->next;
         if (l->next)
                 l->next->previous = l->previous;
+        l->server->n_listeners--;
         return mfree(l);
 }
 

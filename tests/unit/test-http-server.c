@@ -615,6 +615,80 @@ static void test_listener(void) {
         teardown(&t);
 }
 
+static unsigned answered(int *fds, unsigned n) {
+        char buf[512];
+        unsigned k = 0;
+
+        for (unsigned i = 0; i < n; i++)
+                k += recv(fds[i], buf, sizeof(buf), MSG_DONTWAIT) > 0;
+        return k;
+}
+
+/* Many on one listener, whether they are idle or busy, leave room for others. */
+static void test_shares(void) {
+        HttpServerOptions options = HTTP_SERVER_OPTIONS_DEFAULT;
+        HttpListener *other;
+        struct sockaddr_in first;
+        int fds[40], few[8];
+        Test t;
+
+        options.total_max = 32;
+        setup(&t, &options);
+        first = address;
+        int fd = listen_tcp(&address);
+        assert(http_listener_new(t.server, fd, handler, &t, &other) == 0);
+
+        /* Busy: three quarters, and a share of the rest that it had already. */
+        struct sockaddr_in second = address;
+        address = first;
+        for (unsigned i = 0; i < ELEMENTSOF(fds); i++) {
+                fds[i] = dial();
+                assert(send(fds[i], "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n", 31, MSG_NOSIGNAL) == 31);
+                pump(&t);
+        }
+        assert(http_listener_statistics(t.listener)->connections == 24);
+        address = second;
+        for (unsigned i = 0; i < ELEMENTSOF(few); i++) {
+                few[i] = dial();
+                assert(send(few[i], "GET /a HTTP/1.1\r\nHost: x\r\n\r\n", 28, MSG_NOSIGNAL) == 28);
+        }
+        pump(&t);
+        assert(answered(few, ELEMENTSOF(few)) == 4); /* the others wait */
+        assert(http_server_connections(t.server) == 28);
+        for (unsigned i = 0; i < 4; i++)
+                safe_close(few[i]);
+        pump(&t);
+        assert(answered(few + 4, 4) == 4);
+        for (unsigned i = 4; i < 8; i++)
+                safe_close(few[i]);
+        for (unsigned i = 0; i < ELEMENTSOF(fds); i++)
+                safe_close(fds[i]);
+        pump(&t);
+        pump_for(&t, 300);
+
+        /* Idle: they go when somebody needs the room. */
+        address = first;
+        for (unsigned i = 0; i < ELEMENTSOF(fds); i++) {
+                fds[i] = dial();
+                assert(send(fds[i], "GET /a HTTP/1.1\r\nHost: x\r\n\r\n", 28, MSG_NOSIGNAL) == 28);
+                pump(&t);
+        }
+        assert(http_listener_statistics(t.listener)->connections <= 24);
+        address = second;
+        for (unsigned i = 0; i < ELEMENTSOF(few); i++) {
+                few[i] = dial();
+                assert(send(few[i], "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n", 31, MSG_NOSIGNAL) == 31);
+                pump(&t);
+        }
+        assert(http_listener_statistics(other)->connections == ELEMENTSOF(few) && http_server_connections(t.server) <= 32);
+        for (unsigned i = 0; i < ELEMENTSOF(fds); i++)
+                safe_close(fds[i]);
+        for (unsigned i = 0; i < ELEMENTSOF(few); i++)
+                safe_close(few[i]);
+        pump(&t);
+        teardown(&t);
+}
+
 int main(void) {
         HttpServerOptions options = HTTP_SERVER_OPTIONS_DEFAULT;
         Test t;
@@ -629,5 +703,6 @@ int main(void) {
 
         test_deadlines();
         test_listener();
+        test_shares();
         return 0;
 }
