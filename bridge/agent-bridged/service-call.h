@@ -63,6 +63,7 @@ typedef struct ServiceCall {
 
         /* Its answer. */
         HttpFieldList fields;
+        char *hop_by_hop; /* further headers that end here: what its Connection says */
         size_t head_size;
         unsigned status;
         uint64_t length;

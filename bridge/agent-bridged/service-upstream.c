@@ -26,6 +26,7 @@ void call_upstream_drop(ServiceCall *c) {
         c->transfer = curl_transfer_free(c->transfer);
         c->timer = sd_event_source_disable_unref(c->timer);
         http_field_list_done(&c->fields);
+        c->hop_by_hop = mfree(c->hop_by_hop);
         c->head_size = 0;
         c->status = 0;
         c->length = 0;
@@ -128,7 +129,7 @@ static bool answer_begin(ServiceCall *c) {
                 int r = c->mode == CALL_BY_NAME ? answer_link(c, f) : 1;
                 if (r < 0)
                         return false;
-                if (r == 0)
+                if (r == 0 || (c->hop_by_hop && http_value_has_token(c->hop_by_hop, f->name)))
                         continue;
                 if (c->redactor)
                         redactor_apply(c->redactor, (char *) f->value, strlen(f->value));
@@ -151,9 +152,10 @@ static bool answer_line(ServiceCall *c, char *line) {
 
         if (startswith(line, "HTTP/")) {
                 http_field_list_done(&c->fields);
+                c->hop_by_hop = mfree(c->hop_by_hop);
                 c->length_known = false;
                 c->status = sscanf(line, "HTTP/%*[0-9.] %3u", &status) == 1 ? status : 0;
-                return c->status >= 100;
+                return c->status >= 100 && !strchr(line, '\r');
         }
         if (*line == 0) {
                 if (c->status < 200)
@@ -178,6 +180,12 @@ static bool answer_line(ServiceCall *c, char *line) {
                         return false;
                 c->length_known = true;
                 return true;
+        }
+        if (strcasecmp(line, "connection") == 0) {
+                char *all = strprintf("%s,%s", strempty(c->hop_by_hop), value);
+
+                free(c->hop_by_hop);
+                return (c->hop_by_hop = all);
         }
         if (!(c->mode == CALL_PROXY ? proxy_header(line, NULL) :
                                       forward_response_header(line) ||
