@@ -83,7 +83,7 @@ int auth_extract_tokens(const HttpHead *head, bool proxy, char ***ret) {
 }
 
 /* 0: TOKEN is this run's. -EACCES and a reason: not. */
-static int verify_one(BridgeRun *run, const char *token, LiveRun **ret_live, const char **ret_reason) {
+static int verify_one(BridgeRun *run, const char *token, bool proxy, LiveRun **ret_live, const char **ret_reason) {
         _cleanup_run_claims_ RunClaims claims = {};
         _cleanup_(live_run_unrefp) LiveRun *live = NULL;
         struct timespec now;
@@ -121,6 +121,11 @@ static int verify_one(BridgeRun *run, const char *token, LiveRun **ret_live, con
                 return -EACCES;
         }
 
+        if (live->holder && !proxy) {
+                *ret_reason = "token of an edit session";
+                return -EACCES;
+        }
+
         *ret_live = TAKE_PTR(live);
         return 0;
 }
@@ -136,7 +141,7 @@ int auth_verify(BridgeRun *run, const HttpHead *head, bool proxy, LiveRun **ret_
         *ret_reason = "no token";
         r = -EACCES;
         for (char **t = tokens; t && *t; t++) {
-                r = verify_one(run, *t, ret_live, ret_reason);
+                r = verify_one(run, *t, proxy, ret_live, ret_reason);
                 if (r >= 0) {
                         *ret_token = strdup(*t);
                         if (!*ret_token) {

@@ -24,6 +24,9 @@ static int format(const CallRecord *c, char **ret) {
 int call_record_open(Bridge *b, const LiveRun *live, const CallRecord *record, Report **ret) {
         _cleanup_free_ char *text = NULL;
 
+        *ret = NULL;
+        if (live->holder) /* no run: nothing of it goes into a receipt, its record is the journal's */
+                return 0;
         int r = format(record, &text);
         return r < 0 ? r : report_open_call(b, live, record->id, text, ret);
 }
@@ -34,7 +37,7 @@ void call_record_close(Bridge *b, const LiveRun *live, const CallRecord *record,
 
         if (!report)
                 r = call_record_open(b, live, record, &report);
-        if (r >= 0) {
+        if (r >= 0 && report) {
                 r = format(record, &text);
                 if (r >= 0)
                         r = report_close_call(report, text);

@@ -86,6 +86,8 @@ static void write_record(BridgeRun *run, const HttpRecord *record, const Exchang
         const char *method = record->request ? http_request_head(record->request)->method : NULL;
         const char *code = record->request ? http_request_problem_code(record->request) : NULL;
         const char *outcome = x && x->outcome ? x->outcome : outcome_to_string(record->outcome);
+        /* Of a session in an edit there is the proxy's listener alone. */
+        bool edit = live ? live->holder != NULL : run != run->bridge->remote && !run->listeners[RUN_LISTENER_HTTP];
         bool refused = record->status == 401 || record->status == 403 || !record->request;
 
 #define ADD(...)                                                                                                       \
@@ -95,12 +97,12 @@ static void write_record(BridgeRun *run, const HttpRecord *record, const Exchang
         })
         const char *id = live ? live->run : run->id;
 
-        ADD("MESSAGE=Run %s: %s %s%s%s: %u %s", id, strempty(method), x ? x->route : "malformed",
+        ADD("MESSAGE=%s %s: %s %s%s%s: %u %s", edit ? "Edit session" : "Run", id, strempty(method), x ? x->route : "malformed",
             x && x->service ? " " : "", x && x->service ? x->service : "", record->status, code ?: outcome);
         ADD("MESSAGE_ID=" MESSAGE_REQUEST);
         ADD("PRIORITY=%i", refused ? LOG_NOTICE : LOG_INFO);
         ADD("SYSLOG_IDENTIFIER=agent-bridge-audit");
-        ADD("AGENT_RUN=%s", id);
+        ADD("%s=%s", edit ? "AGENT_EDIT_SESSION" : "AGENT_RUN", id);
         ADD("AGENT_REQUEST_ID=%s", record->id);
         ADD("AGENT_STATUS=%u", record->status);
         ADD("AGENT_OUTCOME=%s", outcome);
@@ -123,7 +125,10 @@ static void write_record(BridgeRun *run, const HttpRecord *record, const Exchang
         if (live) {
                 ADD("AGENT_NAME=%s", live->agent);
                 ADD("AGENT_USER=%s", live->user);
-                ADD("AGENT_ATTEMPT=%" PRIu64, live->attempt);
+                if (live->holder)
+                        ADD("AGENT_HOLDER=%s", live->holder);
+                else
+                        ADD("AGENT_ATTEMPT=%" PRIu64, live->attempt);
         }
 #undef ADD
 

@@ -24,7 +24,7 @@ typedef struct Operation {
         char *path;
         char *id, *kind, *state, *step, *detail;
         uint64_t progress;
-        bool canceling, line_open;
+        bool canceling, closing, line_open;
 } Operation;
 
 static const Property operation_properties[] = {
@@ -140,6 +140,8 @@ static int tell_end(Operation *o) {
         ExitStatus status = exit_status_from_operation_result(o->state);
 
         clear_line(o);
+        if (status == STATUS_CANCELED && o->closing)
+                return STATUS_SUCCESS;
         if (status == STATUS_CANCELED)
                 notice("Canceled.");
         else if (status != STATUS_SUCCESS)
@@ -198,7 +200,7 @@ static int operation_watch(Operation *o, sd_bus_slot **finished_slot) {
 
 int operation_follow(Client *c, const char *path, OperationEnd *end) {
         _cleanup_(sd_bus_slot_unrefp) sd_bus_slot *finished_slot = NULL, *changed_slot = NULL;
-        _cleanup_(operation_done) Operation o = { .client = c, .path = strdup(path) };
+        _cleanup_(operation_done) Operation o = { .client = c, .path = strdup(path), .closing = end->closing };
         int r;
 
         if (!o.path)

@@ -10,6 +10,7 @@ typedef struct OperationEnd {
         char *path;   /* NULL: not waited for, its path was printed */
         char *detail;
         int status;   /* an exit status */
+        bool closing; /* to be canceled is what is wanted: that is a success */
 } OperationEnd;
 
 void operation_end_done(OperationEnd *end);

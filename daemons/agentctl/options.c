@@ -54,6 +54,8 @@ static const Option table[_OPTION_MAX] = {
         [OPTION_FD] = { "fd", 0, required_argument, "N", "Read the secret from the file descriptor N" },
         [OPTION_CANARY] = { "canary", 0, required_argument, "PERCENT", "Only for this share of the runs" },
         [OPTION_AGENTS] = { "agents", 0, required_argument, "LIST", "Only for these agents, separated by commas" },
+        [OPTION_ALLOW_HOST] = { "allow-host", 0, required_argument, "HOST[:PORT]",
+                                "Where the session may go as well; may be repeated" },
 };
 
 /* getopt's value of an option without a letter. */
@@ -189,6 +191,8 @@ static int option_apply(Options *o, OptionId id, const char *arg) {
                         return fail_usage("--agents takes the names of agents, separated by commas.");
                 o->agents = arg;
                 return 0;
+        case OPTION_ALLOW_HOST:
+                return strv_extend(&o->hosts, arg) < 0 ? fail_oom() : 0;
         case OPTION_FD:
                 r = parse_number("--fd", arg, 0, INT32_MAX, &n);
                 o->fd = (int) n;
@@ -254,6 +258,7 @@ int options_parse(Options *o, int argc, char **argv, int *ret_first) {
 
 void options_done(Options *o) {
         o->labels = strv_free(o->labels);
+        o->hosts = strv_free(o->hosts);
 }
 
 const char *option_name(OptionId id) {

@@ -42,6 +42,7 @@ typedef enum OptionId {
         OPTION_FD,
         OPTION_CANARY,
         OPTION_AGENTS,
+        OPTION_ALLOW_HOST,
         _OPTION_MAX,
 } OptionId;
 
@@ -70,6 +71,7 @@ typedef struct Options {
         int fd;
         uint32_t canary;
         const char *agents;
+        char **hosts;
 } Options;
 
 #define OPTIONS_DEFAULT                                                                            \

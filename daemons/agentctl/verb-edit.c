@@ -14,11 +14,27 @@
 #include "terminal.h"
 #include "verb.h"
 
-static int append_options(sd_bus_message *m) {
+static int append_options(Client *c, sd_bus_message *m) {
         const char *term = getenv("TERM");
+        int r;
 
-        return isempty(term) ? sd_bus_message_append(m, "a{sv}", 0) :
-                               sd_bus_message_append(m, "a{sv}", 1, "term", "s", term);
+        r = sd_bus_message_open_container(m, 'a', "{sv}");
+        if (r >= 0 && !isempty(term))
+                r = sd_bus_message_append(m, "{sv}", "term", "s", term);
+        if (r >= 0 && c->options->hosts) {
+                r = sd_bus_message_open_container(m, 'e', "sv");
+                if (r >= 0)
+                        r = sd_bus_message_append(m, "s", "allow-hosts");
+                if (r >= 0)
+                        r = sd_bus_message_open_container(m, 'v', "as");
+                if (r >= 0)
+                        r = sd_bus_message_append_strv(m, c->options->hosts);
+                if (r >= 0)
+                        r = sd_bus_message_close_container(m);
+                if (r >= 0)
+                        r = sd_bus_message_close_container(m);
+        }
+        return r < 0 ? r : sd_bus_message_close_container(m);
 }
 
 /* The session is over for us; how did it end? Its state may come a moment later. */
@@ -42,7 +58,7 @@ static int edit_in_terminal(Client *c, const char *agent, char **command) {
         if (r >= 0)
                 r = sd_bus_message_append_strv(m, command);
         if (r >= 0)
-                r = append_options(m);
+                r = append_options(c, m);
         if (r < 0)
                 return fail_errno(r, "Cannot make a message");
         r = client_send(c, m, &reply);
@@ -71,7 +87,7 @@ static int edit_on_pipes(Client *c, const char *agent, char **command) {
         if (r >= 0)
                 r = sd_bus_message_append(m, "hhh", STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO);
         if (r >= 0)
-                r = append_options(m);
+                r = append_options(c, m);
         if (r < 0)
                 return fail_errno(r, "Cannot make a message");
         r = operation_wait(c, m, agent, &end);
@@ -91,6 +107,24 @@ int verb_env_edit(Client *c, int argc, char **argv) {
         } else
                 r = edit_on_pipes(c, argv[0], argv + 1);
         return r;
+}
+
+int verb_env_close(Client *c, int argc _unused_, char **argv) {
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *reply = NULL;
+        _cleanup_(operation_end_done) OperationEnd end = { .closing = true };
+        const char *path;
+        int r;
+
+        r = client_call(c, &manager_target, "CloseEdit", &reply, "s", argv[0]);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_read_basic(reply, 'o', &path);
+        if (r < 0)
+                return client_bad_reply(r);
+        r = operation_follow(c, path, &end);
+        if (r >= 0 && end.status == STATUS_SUCCESS && !client_quiet(c))
+                notice("The session in the edit of %s is closed; what it has changed stays.", argv[0]);
+        return r < 0 ? r : end.status;
 }
 
 int verb_env_discard(Client *c, int argc _unused_, char **argv) {

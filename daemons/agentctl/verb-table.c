@@ -49,10 +49,14 @@ const Verb verbs[] = {
           OPTION_BIT(OPTION_FROM_RUN) | OPTION_BIT(OPTION_NOTE) | OPTION_BIT(OPTION_NO_WAIT), verb_env_freeze,
           "Make an edit, or a run's changes, a new generation",
           "Without --from-run, of what \"env edit\" has changed.\n" OPERATION_DETAILS },
-        { "env edit", "AGENT [-- COMMAND…]", GROUP_AGENTS, 1, 1024, 0, verb_env_edit, "Change an environment as its root",
-          "Opens a shell, or runs COMMAND, as root of the environment, without network. What it changes stays in the edit\n"
-          "until \"env freeze\" makes it a generation or \"env discard\" drops it, over sessions and reboots. Runs do not\n"
-          "see it before. Exit status 1 where COMMAND failed." },
+        { "env edit", "AGENT [-- COMMAND…]", GROUP_AGENTS, 1, 1024, OPTION_BIT(OPTION_ALLOW_HOST), verb_env_edit,
+          "Change an environment as its root",
+          "Opens a shell, or runs COMMAND, as root of the environment. What it changes stays in the edit until \"env freeze\"\n"
+          "makes it a generation or \"env discard\" drops it, over sessions and reboots. Runs do not see it before. It has no\n"
+          "network but a proxy to the hosts of AllowHosts= (agentd.conf) and of --allow-host; an empty one drops those before\n"
+          "it. Exit status 1 where COMMAND failed." },
+        { "env close", "AGENT", GROUP_AGENTS, 1, 1, 0, verb_env_close, "End the session that is open in an edit",
+          "What it has changed stays." },
         { "env edits", NULL, GROUP_AGENTS, 0, 0, 0, verb_env_edits, "List edits that are neither frozen nor discarded", NULL },
         { "env discard", "AGENT", GROUP_AGENTS, 1, 1, 0, verb_env_discard, "Drop what an edit has changed", NULL },
         { "env show", "AGENT [GENERATION]", GROUP_AGENTS, 1, 2, 0, verb_env_show, "Show a generation (JSON)",

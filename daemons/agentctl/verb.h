@@ -66,6 +66,7 @@ int verb_env_freeze(Client *c, int argc, char **argv);
 int verb_env_export(Client *c, int argc, char **argv);
 int verb_env_import(Client *c, int argc, char **argv);
 int verb_env_edit(Client *c, int argc, char **argv);
+int verb_env_close(Client *c, int argc, char **argv);
 int verb_env_discard(Client *c, int argc, char **argv);
 int verb_env_edits(Client *c, int argc, char **argv);
 int verb_env_show(Client *c, int argc, char **argv);

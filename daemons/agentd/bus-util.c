@@ -193,3 +193,11 @@ int run_object_path(const char *id, char **ret) {
         *ret = p;
         return 0;
 }
+
+bool bus_bridge_is_away(const sd_bus_error *e) {
+        return sd_bus_error_has_names(e, SD_BUS_ERROR_NO_REPLY, SD_BUS_ERROR_DISCONNECTED, SD_BUS_ERROR_TIMEOUT,
+                                      SD_BUS_ERROR_SERVICE_UNKNOWN, SD_BUS_ERROR_NAME_HAS_NO_OWNER,
+                                      "org.freedesktop.systemd1.ShuttingDown",
+                                      "org.freedesktop.DBus.Error.Spawn.ChildExited",
+                                      "org.freedesktop.DBus.Error.NoReply") > 0;
+}

@@ -82,6 +82,7 @@ int method_prune_environments(sd_bus_message *msg, void *userdata, sd_bus_error 
 int method_check_environments(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_edit_environment(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_open_edit_terminal(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_close_edit(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_discard_edit(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_list_edits(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_export_environment(sd_bus_message *msg, void *userdata, sd_bus_error *e);
@@ -101,3 +102,6 @@ int method_update_service(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_remove_service(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_get_service(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_list_services(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+
+/* An error of a call to the bridge that is being restarted: worth another try. */
+bool bus_bridge_is_away(const sd_bus_error *e);

@@ -2,9 +2,11 @@
 /* The Manager's methods about edits: sessions in a terminal or on pipes, and their end without a freeze. */
 #include <fcntl.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "basic/string-util.h"
 #include "bus-util.h"
+#include "edit-hosts.h"
 #include "edit.h"
 #include "operation.h"
 
@@ -17,8 +19,44 @@ static bool term_is_valid(const char *s) {
                 strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.+-_") == n;
 }
 
-static int read_options(sd_bus_message *msg, const char **ret_term, sd_bus_error *e) {
+typedef struct EditOptions {
+        const char *term;
+        char **hosts; /* as resolved */
+} EditOptions;
+
+static void edit_options_done(EditOptions *o) {
+        strv_free(o->hosts);
+}
+
+/* Where the session may go: what is given to each, and what its user asked for, if that is for the user to say. */
+static int take_hosts(Manager *m, uid_t sender, char *const *asked, EditOptions *o, sd_bus_error *e) {
+        const char *bad = NULL;
+        int r;
+
+        r = edit_hosts_resolve(m->settings->edit_hosts, asked, &o->hosts, &bad);
+        if (r == -EINVAL)
+                return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION,
+                                         "\"%.253s\" is no HOST, HOST:PORT or *.DOMAIN (names only, no addresses).", bad);
+        if (r == -E2BIG)
+                return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION, "Too many hosts are named.");
+        if (r < 0)
+                return r;
+        if (sender != 0 && !m->settings->edit_other_hosts) {
+                const char *beyond = edit_hosts_beyond(o->hosts, m->settings->edit_hosts);
+
+                if (beyond)
+                        return sd_bus_error_setf(e, SD_BUS_ERROR_ACCESS_DENIED,
+                                                 "The administrator does not let users name other hosts (AllowOtherHosts=), "
+                                                 "and \"%s\" is not among those of AllowHosts=.", beyond);
+        }
+        return 0;
+}
+
+static int read_options(Manager *m, sd_bus_message *msg, EditOptions *o, sd_bus_error *e) {
+        _cleanup_strv_free_ char **asked = NULL;
+        _cleanup_free_ char *name = NULL;
         const char *key;
+        uid_t sender;
         int r;
 
         r = sd_bus_message_enter_container(msg, 'a', "{sv}");
@@ -28,55 +66,87 @@ static int read_options(sd_bus_message *msg, const char **ret_term, sd_bus_error
                 r = sd_bus_message_read(msg, "s", &key);
                 if (r < 0)
                         return r;
-                if (!streq(key, "term"))
+                if (streq(key, "term")) {
+                        if (sd_bus_message_read(msg, "v", "s", &o->term) < 0 || !term_is_valid(o->term))
+                                return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION,
+                                                        "Option term must be the name of a type of terminal.");
+                } else if (streq(key, "allow-hosts")) {
+                        asked = strv_free(asked);
+                        if (sd_bus_message_enter_container(msg, 'v', "as") < 0 ||
+                            sd_bus_message_read_strv(msg, &asked) < 0 || sd_bus_message_exit_container(msg) < 0)
+                                return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION,
+                                                        "Option allow-hosts must be an array of strings.");
+                } else
                         return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION,
-                                                 "There is no option \"%.64s\". The option is term.", key);
-                if (sd_bus_message_read(msg, "v", "s", ret_term) < 0 || !term_is_valid(*ret_term))
-                        return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION,
-                                                "Option term must be the name of a type of terminal.");
+                                                 "There is no option \"%.64s\". Options are term and allow-hosts.", key);
                 r = sd_bus_message_exit_container(msg);
                 if (r < 0)
                         return r;
         }
-        return r;
+        if (r >= 0)
+                r = bus_sender_user(msg, &sender, &name);
+        return r < 0 ? r : take_hosts(m, sender, asked, o, e);
+}
+
+typedef struct EditCall {
+        char *user, *name, *holder;
+        uid_t uid; /* the agent's owner */
+        bool fresh; /* its edit begins with this call */
+        char **command;
+        EditOptions options;
+} EditCall;
+
+static void edit_call_done(EditCall *c) {
+        free(c->user);
+        free(c->name);
+        free(c->holder);
+        strv_free(c->command);
+        edit_options_done(&c->options);
+}
+
+int edit_in_use(const Edit *edit, sd_bus_error *e) {
+        const Operation *o = edit->operation;
+        time_t begun = (time_t) (o->begun_usec / USEC_PER_SEC);
+        char since[32];
+        struct tm tm;
+
+        strftime(since, sizeof since, "%Y-%m-%d %H:%M:%S UTC", gmtime_r(&begun, &tm));
+        if (o->kind == OPERATION_FREEZE)
+                return sd_bus_error_setf(e, BUS_ERROR_EDIT_IN_USE,
+                                         "The environment of \"%s\" is being frozen by %s since %s (operation %s).", edit->agent,
+                                         strempty(o->holder), since, o->id);
+        return sd_bus_error_setf(e, BUS_ERROR_EDIT_IN_USE,
+                                 "The environment of \"%s\" is being edited by %s since %s (operation %s). "
+                                 "\"agentctl env close\" ends that session; what it has changed stays.", edit->agent,
+                                 strempty(o->holder), since, o->id);
 }
 
 /* An agent of which the sender may begin, or go on with, an edit. >0 go on. */
-static int resolve_edit(Manager *m, sd_bus_message *msg, char **ret_user, char **ret_name, Edit **ret, sd_bus_error *e) {
-        _cleanup_free_ char *user = NULL, *name = NULL, *holder = NULL;
+static int read_agent(Manager *m, sd_bus_message *msg, EditCall *c, sd_bus_error *e) {
         _cleanup_(store_agent_freep) StoreAgent *a = NULL;
         const char *agent;
-        uid_t uid, sender;
+        uid_t sender;
         Edit *edit;
         int r;
 
         r = sd_bus_message_read(msg, "s", &agent);
         if (r < 0)
                 return r;
-        r = bus_resolve_owned(m, msg, agent, POLKIT_ACTION_MANAGE, e, &user, &uid, &name);
+        r = bus_resolve_owned(m, msg, agent, POLKIT_ACTION_MANAGE, e, &c->user, &c->uid, &c->name);
         if (r <= 0)
                 return r;
-        r = bus_sender_user(msg, &sender, &holder);
+        r = bus_sender_user(msg, &sender, &c->holder);
         if (r < 0)
                 return r;
-        r = store_agent_get(m->store, user, name, &a);
+        r = store_agent_get(m->store, c->user, c->name, &a);
         if (r == -ENOENT)
-                return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_AGENT, "%s has no agent \"%s\".", user, name);
+                return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_AGENT, "%s has no agent \"%s\".", c->user, c->name);
         if (r < 0)
                 return bus_store_error(m, e, r);
-        edit = edit_find(m, user, name);
-        if (edit && edit->operation)
-                return sd_bus_error_setf(e, BUS_ERROR_EDIT_IN_USE,
-                                         "The environment of \"%s\" is being %s by %s already (operation %s).", name,
-                                         edit->operation->kind == OPERATION_FREEZE ? "frozen" : "edited",
-                                         strempty(edit->operation->holder), edit->operation->id);
-        r = edit_open(m, user, name, holder, &edit);
-        if (r < 0)
-                return bus_store_error(m, e, r);
-        *ret_user = TAKE_PTR(user);
-        *ret_name = TAKE_PTR(holder);
-        *ret = edit;
-        return 1;
+        c->uid = a->uid;
+        edit = edit_find(m, c->user, c->name);
+        c->fresh = !edit;
+        return edit && edit->operation ? edit_in_use(edit, e) : 1;
 }
 
 static int read_command(sd_bus_message *msg, char ***ret, sd_bus_error *e) {
@@ -90,50 +160,48 @@ static int read_command(sd_bus_message *msg, char ***ret, sd_bus_error *e) {
         return 0;
 }
 
-static int uid_of(Manager *m, const Edit *edit, uid_t *ret) {
-        _cleanup_(store_agent_freep) StoreAgent *a = NULL;
+/* When all of the call is known to be right: nothing is begun by a call that is refused. */
+static int request(Manager *m, EditCall *c, OperationRequest *ret, sd_bus_error *e) {
+        Edit *edit;
         int r;
 
-        r = store_agent_get(m->store, edit->user, edit->agent, &a);
-        if (r >= 0)
-                *ret = a->uid;
-        return r;
+        r = edit_open(m, c->user, c->name, c->holder, &edit);
+        if (r < 0)
+                return bus_store_error(m, e, r);
+        *ret = (OperationRequest) { .kind = OPERATION_EDIT, .subject = edit->agent, .user = c->user, .uid = c->uid,
+                                    .input_fd = -EBADF, .sandbox_uid = (uid_t) -1, .edit = edit, .holder = c->holder,
+                                    .command = c->command, .term = c->options.term, .hosts = c->options.hosts };
+        return 0;
+}
+
+static void take_back(const EditCall *c, Edit *edit) {
+        if (c->fresh && edit_discard(edit) < 0)
+                log_warning("The edit of %s, in which no session could be opened, stays.", edit->key);
 }
 
 int method_edit_environment(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
-        _cleanup_free_ char *user = NULL, *holder = NULL;
-        _cleanup_strv_free_ char **command = NULL;
-        const char *term = NULL;
+        _cleanup_(edit_call_done) EditCall c = {};
+        OperationRequest q;
         Manager *m = userdata;
-        Edit *edit;
         int fds[3], r;
-        uid_t uid;
 
-        r = resolve_edit(m, msg, &user, &holder, &edit, e);
+        r = read_agent(m, msg, &c, e);
         if (r <= 0)
                 return r < 0 ? r : 1;
-        r = read_command(msg, &command, e);
+        r = read_command(msg, &c.command, e);
         if (r >= 0)
                 r = sd_bus_message_read(msg, "hhh", &fds[0], &fds[1], &fds[2]);
         if (r >= 0)
-                r = read_options(msg, &term, e);
+                r = read_options(m, msg, &c.options, e);
         if (r >= 0)
-                r = uid_of(m, edit, &uid);
+                r = request(m, &c, &q, e);
         if (r < 0)
                 return r;
-        return operation_start_and_reply(m, msg,
-                                         &(OperationRequest) { .kind = OPERATION_EDIT,
-                                                               .subject = edit->agent,
-                                                               .user = user,
-                                                               .uid = uid,
-                                                               .input_fd = -EBADF,
-                                                               .sandbox_uid = (uid_t) -1,
-                                                               .edit = edit,
-                                                               .holder = holder,
-                                                               .command = command,
-                                                               .term = term,
-                                                               .stdio = fds },
-                                         e);
+        q.stdio = fds;
+        r = operation_start_and_reply(m, msg, &q, e);
+        if (r < 0)
+                take_back(&c, q.edit);
+        return r;
 }
 
 static int open_terminal(int *ret_master, char **ret_path, int *ret_slave) {
@@ -155,41 +223,31 @@ static int open_terminal(int *ret_master, char **ret_path, int *ret_slave) {
 }
 
 int method_open_edit_terminal(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
-        _cleanup_free_ char *user = NULL, *holder = NULL, *path = NULL;
         _cleanup_close_ int master = -EBADF, slave = -EBADF;
-        _cleanup_strv_free_ char **command = NULL;
-        const char *term = NULL;
+        _cleanup_(edit_call_done) EditCall c = {};
+        _cleanup_free_ char *path = NULL;
+        OperationRequest q;
         Manager *m = userdata;
         Operation *o;
-        Edit *edit;
-        uid_t uid;
         int r;
 
-        r = resolve_edit(m, msg, &user, &holder, &edit, e);
+        r = read_agent(m, msg, &c, e);
         if (r <= 0)
                 return r < 0 ? r : 1;
-        r = read_command(msg, &command, e);
+        r = read_command(msg, &c.command, e);
         if (r >= 0)
-                r = read_options(msg, &term, e);
-        if (r >= 0)
-                r = uid_of(m, edit, &uid);
+                r = read_options(m, msg, &c.options, e);
         if (r >= 0)
                 r = open_terminal(&master, &path, &slave);
+        if (r >= 0)
+                r = request(m, &c, &q, e);
         if (r < 0)
                 return r;
-        r = operation_start(m,
-                            &(OperationRequest) { .kind = OPERATION_EDIT,
-                                                  .subject = edit->agent,
-                                                  .user = user,
-                                                  .uid = uid,
-                                                  .input_fd = slave,
-                                                  .sandbox_uid = (uid_t) -1,
-                                                  .edit = edit,
-                                                  .holder = holder,
-                                                  .command = command,
-                                                  .term = term,
-                                                  .tty = path },
-                            &o);
+        q.input_fd = slave;
+        q.tty = path;
+        r = operation_start(m, &q, &o);
+        if (r < 0)
+                take_back(&c, q.edit);
         if (r == -EUSERS)
                 return sd_bus_error_set(e, BUS_ERROR_TOO_MANY_OPERATIONS,
                                         "Too many operations are under way. Wait for one to end.");
@@ -198,11 +256,10 @@ int method_open_edit_terminal(sd_bus_message *msg, void *userdata, sd_bus_error 
         return sd_bus_reply_method_return(msg, "oh", o->path, master);
 }
 
-int method_discard_edit(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
+/* The agent's edit, which the sender may manage. >0 go on. */
+static int resolve_edit(Manager *m, sd_bus_message *msg, Edit **ret, sd_bus_error *e) {
         _cleanup_free_ char *user = NULL, *name = NULL;
-        Manager *m = userdata;
         const char *agent;
-        Edit *edit;
         int r;
 
         r = sd_bus_message_read(msg, "s", &agent);
@@ -210,16 +267,39 @@ int method_discard_edit(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
                 return r;
         r = bus_resolve_owned(m, msg, agent, POLKIT_ACTION_MANAGE, e, &user, NULL, &name);
         if (r <= 0)
-                return r < 0 ? r : 1;
-        edit = edit_find(m, user, name);
-        if (!edit)
+                return r;
+        *ret = edit_find(m, user, name);
+        if (!*ret)
                 return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_EDIT, "The environment of \"%s\" is not being edited.", name);
+        return 1;
+}
+
+int method_discard_edit(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
+        Manager *m = userdata;
+        Edit *edit;
+        int r;
+
+        r = resolve_edit(m, msg, &edit, e);
+        if (r <= 0)
+                return r < 0 ? r : 1;
         r = edit_discard(edit);
         if (r == -EBUSY)
-                return sd_bus_error_setf(e, BUS_ERROR_EDIT_IN_USE,
-                                         "The environment of \"%s\" is in use by %s (operation %s). End that first.", name,
-                                         strempty(edit->operation->holder), edit->operation->id);
+                return edit_in_use(edit, e);
         return r < 0 ? bus_store_error(m, e, r) : sd_bus_reply_method_return(msg, NULL);
+}
+
+int method_close_edit(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
+        Manager *m = userdata;
+        Edit *edit;
+        int r;
+
+        r = resolve_edit(m, msg, &edit, e);
+        if (r <= 0)
+                return r < 0 ? r : 1;
+        if (!edit->operation || edit->operation->kind != OPERATION_EDIT)
+                return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_EDIT, "No session is open in the edit of \"%s\".", edit->agent);
+        operation_cancel(edit->operation);
+        return sd_bus_reply_method_return(msg, "o", edit->operation->path);
 }
 
 int method_list_edits(sd_bus_message *msg, void *userdata, sd_bus_error *e) {

@@ -2,10 +2,13 @@
 /*
  * The unit of an edit session: systemd-nspawn as its own container's manager, on the root that the worker has composed.
  * Whoever works in there is root of a user namespace, with nothing of the host but the terminal or pipes they came
- * with: no network, no socket, a process and mount namespace of their own.
+ * with: no socket, a process and mount namespace of their own, and a network namespace in which there is the bridge's
+ * forward proxy and nothing else. That one is made by the worker, and PID 1 puts nspawn into it (NetworkNamespacePath=),
+ * which makes none of its own then. So it belongs to the host's user namespace: the session's root cannot change anything in
+ * it, and the listener can be put there before anything of the session runs.
  */
 #include "basic/string-util.h"
-#include "operation.h"
+#include "edit-session.h"
 #include "unit-property.h"
 
 static int add(char ***argv, char *text) {
@@ -18,7 +21,7 @@ static int add(char ***argv, char *text) {
 static int build_argv(const Operation *o, char ***ret) {
         static const char *const fixed[] = {
                 "/usr/bin/systemd-nspawn", "--quiet", "--keep-unit", "--register=no", "--settings=no",
-                "--private-users-ownership=off", "--private-network", "--as-pid2", "--resolv-conf=off", "--timezone=off",
+                "--private-users-ownership=off", "--as-pid2", "--resolv-conf=off", "--timezone=off",
                 "--link-journal=no", "--user=root", "--chdir=/root", "--setenv=HOME=/root",
                 "--setenv=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "--setenv=LANG=C.UTF-8",
                 NULL
@@ -33,6 +36,9 @@ static int build_argv(const Operation *o, char ***ret) {
         TRY(add(&argv, strprintf("--console=%s", o->tty ? "interactive" : "pipe")));
         if (o->term)
                 TRY(add(&argv, strprintf("--setenv=TERM=%s", o->term)));
+        /* Without a value: nspawn takes those of its own environment, which is EnvironmentFile='s. */
+        for (const char *const *v = edit_session_variables(o); *v; v++)
+                TRY(add(&argv, strprintf("--setenv=%s", *v)));
         TRY(strv_extend(&argv, "--"));
         if (o->command && o->command[0])
                 for (char **c = o->command; *c; c++)
@@ -48,7 +54,7 @@ static int build_argv(const Operation *o, char ***ret) {
 
 int edit_unit_properties(sd_bus_message *m, void *userdata) {
         const Operation *o = userdata;
-        _cleanup_free_ char *description = NULL;
+        _cleanup_free_ char *description = NULL, *namespace = NULL, *environment = NULL;
         _cleanup_strv_free_ char **argv = NULL;
 
         TRY(build_argv(o, &argv));
@@ -66,6 +72,12 @@ int edit_unit_properties(sd_bus_message *m, void *userdata) {
                 TRY(sd_bus_message_append(m, "(sv)(sv)(sv)", "StandardInputFileDescriptor", "h", o->stdio[0],
                                           "StandardOutputFileDescriptor", "h", o->stdio[1], "StandardErrorFileDescriptor",
                                           "h", o->stdio[2]));
+        namespace = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/netns", o->views[0].id);
+        environment = strprintf(EDIT_ENVIRONMENT_FILE, o->views[0].id);
+        if (!namespace || !environment)
+                return -ENOMEM;
+        TRY(append_string(m, "NetworkNamespacePath", namespace));
+        TRY(sd_bus_message_append(m, "(sv)", "EnvironmentFiles", "a(sb)", 1, environment, 1 /* it may be missing */));
         if (o->term) {
                 _cleanup_free_ char *term = strprintf("TERM=%s", o->term);
 

@@ -41,3 +41,6 @@ int edit_open(Manager *m, const char *user, const char *agent, const char *holde
 int edit_set_frozen(Edit *e, const char *digest, uint64_t rev);
 /* Removes it and all changes in it. -EBUSY where a session or freeze is under way. */
 int edit_discard(Edit *e);
+
+/* edit-bus.c: the error for whoever comes second; says who holds it, since when, and how to end that. */
+int edit_in_use(const Edit *edit, sd_bus_error *e);

@@ -71,6 +71,7 @@ const sd_bus_vtable manager_vtable[] = {
                ("o", operation), method_edit_environment),
         METHOD("OpenEditTerminal", ("s", agent, "as", command, "a{sv}", options), ("o", operation, "h", terminal),
                method_open_edit_terminal),
+        METHOD("CloseEdit", ("s", agent), ("o", operation), method_close_edit),
         METHOD_NO_RESULT("DiscardEdit", ("s", agent), method_discard_edit),
         METHOD_NO_ARGS("ListEdits", ("a(ssstsb)", edits), method_list_edits),
         METHOD("ExportEnvironment", ("s", agent, "s", generation, "h", fd, "a{sv}", options), ("o", operation),

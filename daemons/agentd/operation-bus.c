@@ -338,9 +338,7 @@ static int freeze_edit(Manager *m, sd_bus_message *msg, const char *user, uid_t 
                                          "The environment of \"%s\" is not being edited, so there is nothing to freeze. "
                                          "A run's changes are named by option from-run.", name);
         if (edit->operation)
-                return sd_bus_error_setf(e, BUS_ERROR_EDIT_IN_USE,
-                                         "The environment of \"%s\" is in use by %s (operation %s). End that first.", name,
-                                         strempty(edit->operation->holder), edit->operation->id);
+                return edit_in_use(edit, e);
         r = bus_sender_user(msg, &sender, &holder);
         if (r < 0)
                 return r;

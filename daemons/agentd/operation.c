@@ -8,6 +8,7 @@
 #include "basic/fs-util.h"
 #include "basic/json-util.h"
 #include "basic/string-util.h"
+#include "edit-session.h"
 #include "environment.h"
 #include "operation.h"
 #include "run.h"
@@ -72,13 +73,17 @@ Operation *operation_free(Operation *o) {
         sd_event_source_disable_unref(o->expiry);
         worker_slot_unref(o->worker_slot);
         async_sync_free(o->sync);
-        unit_free(o->unit);
+        if (o->session)
+                unit_forget(o->unit); /* whoever comes next may need it */
+        else
+                unit_free(o->unit);
         safe_close(o->pipe_fd);
         safe_close(o->input_fd);
         safe_close(o->output_fd);
         safe_close(o->result_fd);
         fsck_free(o->fsck);
         carry_free(o->carry);
+        edit_session_free(o->session);
         if (o->edit && o->edit->operation == o)
                 o->edit->operation = NULL;
         for (size_t i = 0; i < ELEMENTSOF(o->stdio); i++)
@@ -166,6 +171,7 @@ void operation_end(Operation *o, OperationState state, const char *detail) {
         free_and_strdup(&o->detail, detail);
         free_and_strdup(&o->step, "");
         o->pipe_source = sd_event_source_disable_unref(o->pipe_source);
+        edit_session_end(o);
         o->unit = unit_free(o->unit);
         o->output_fd = safe_close(o->output_fd);
         o->input_fd = safe_close(o->input_fd);
@@ -379,7 +385,7 @@ static void on_session_synced(int error, void *userdata) {
                 operation_end(o, OPERATION_FAILED, strempty(text));
         } else if (o->canceled)
                 operation_end(o, OPERATION_CANCELED, "Canceled.");
-        else if (o->unit_ok || (result && streq(result->result, "exit-code") && !(o->command && o->command[0])))
+        else if (o->unit_ok || (result && streq(result->result, "exit-code") && o->shell))
                 operation_end(o, OPERATION_DONE, "");
         else {
                 text = result && streq(result->result, "exit-code") ?
@@ -607,12 +613,16 @@ static void expire_surplus(Manager *m, const char *user) {
                 operation_free(oldest);
 }
 
-static int begin_unit(Operation *o) {
-        _cleanup_free_ char *unit = NULL;
+/* The time keeps names apart from those of an agentd before us, which may still be ending; sessions are found by theirs. */
+static char *unit_name_of(const Operation *o) {
+        return o->kind == OPERATION_EDIT ? strprintf("agent-op-%s-%s.service", o->id, o->views[0].id) :
+                                           strprintf("agent-op-%s-%" PRIx64 ".service", o->id, now_realtime());
+}
+
+int operation_begin_unit(Operation *o) {
+        _cleanup_free_ char *unit = unit_name_of(o);
         int r;
 
-        /* The time keeps names apart from those of an agentd before us, which may still be ending. */
-        unit = strprintf("agent-op-%s-%" PRIx64 ".service", o->id, now_realtime());
         if (!unit)
                 return -ENOMEM;
         r = unit_start(o->manager->systemd, unit,
@@ -624,6 +634,8 @@ static int begin_unit(Operation *o) {
         /* A terminal's inner end is held until the session is over, so that its outer end sees no hang-up before. */
         if (!o->tty)
                 o->input_fd = safe_close(o->input_fd);
+        if (r >= 0 && o->session)
+                unit_hold(o->unit); /* its processes are those of one container, and end with it */
         return r;
 }
 
@@ -651,6 +663,18 @@ static void on_view(int error, const char *message, void *userdata) {
                 operation_end(o, OPERATION_FAILED, strempty(text));
 }
 
+static void on_edit_view(int error, const char *message, int listener_fd, void *userdata) {
+        Operation *o = userdata;
+
+        if (error < 0 || o->canceled || !o->session) {
+                safe_close(listener_fd);
+                on_view(error, message, userdata);
+                return;
+        }
+        o->worker_slot = worker_slot_unref(o->worker_slot);
+        edit_session_begin(o, listener_fd);
+}
+
 /* Those views that are still to be made, one after the other, then the unit. */
 static int make_next_view(Operation *o) {
         for (size_t i = 0; i < OPERATION_VIEWS_MAX; i++) {
@@ -660,11 +684,11 @@ static int make_next_view(Operation *o) {
                         continue;
                 v->made = true;
                 if (v->edit)
-                        return worker_edit(o->manager->worker, v->id, v->layers, v->edit->dir, v->edit->base, on_view, o,
+                        return worker_edit(o->manager->worker, v->id, v->layers, v->edit->dir, v->edit->base, on_edit_view, o,
                                            &o->worker_slot);
                 return worker_view(o->manager->worker, v->id, v->layers, on_view, o, &o->worker_slot);
         }
-        return begin_unit(o);
+        return operation_begin_unit(o);
 }
 
 static int copy_request(Operation *o, const OperationRequest *request) {
@@ -751,6 +775,8 @@ int operation_start(Manager *m, const OperationRequest *request, Operation **ret
         *o = (Operation) {
                 .manager = m,
                 .kind = request->kind,
+                .begun_usec = now_realtime(),
+                .shell = !(request->command && request->command[0]),
                 .uid = request->uid,
                 .sandbox_uid = request->sandbox_uid,
                 .input_fd = -EBADF,
@@ -762,6 +788,8 @@ int operation_start(Manager *m, const OperationRequest *request, Operation **ret
         r = copy_request(o, request);
         if (r >= 0 && (o->kind == OPERATION_DIFF || o->kind == OPERATION_FSCK))
                 r = make_result(o);
+        if (r >= 0 && o->kind == OPERATION_EDIT)
+                r = edit_session_new(request->hosts, &o->session);
         if (r >= 0 && o->kind == OPERATION_EDIT) {
                 o->pipe_ended = true; /* it has the output to itself */
                 r = free_and_strdup(&o->step, "");
@@ -795,6 +823,47 @@ int operation_start(Manager *m, const OperationRequest *request, Operation **ret
         if (r < 0)
                 return r;
         *ret = TAKE_PTR(o);
+        return 0;
+}
+
+int operation_resume_edit(Manager *m, const char *view, const char *id, Edit *edit, const char *holder, uid_t uid,
+                          uint64_t begun_usec, bool shell) {
+        _cleanup_(operation_freep) Operation *o = calloc(1, sizeof *o);
+        _cleanup_free_ char *unit = NULL;
+        int r;
+
+        if (!o)
+                return -ENOMEM;
+        *o = (Operation) { .manager = m, .kind = OPERATION_EDIT, .uid = uid, .sandbox_uid = (uid_t) -1,
+                           .begun_usec = begun_usec, .shell = shell, .pipe_ended = true, .input_fd = -EBADF,
+                           .output_fd = -EBADF, .result_fd = -EBADF, .pipe_fd = -EBADF,
+                           .stdio = { -EBADF, -EBADF, -EBADF } };
+        r = copy_request(o, &(OperationRequest) { .kind = OPERATION_EDIT, .subject = edit->agent, .user = edit->user,
+                                                  .input_fd = -EBADF, .edit = edit, .holder = holder });
+        if (r >= 0)
+                r = free_and_strdup(&o->step, "");
+        if (r >= 0)
+                r = edit_session_resumed(o);
+        if (r < 0)
+                return r;
+        snprintf(o->id, sizeof o->id, "%s", id);
+        memcpy(o->views[0].id, view, RUN_ID_LEN + 1);
+        o->views[0].made = true;
+        o->path = strprintf(BUS_PATH "/operation/%s", o->id);
+        unit = unit_name_of(o);
+        if (!o->path || !unit)
+                return -ENOMEM;
+        r = strmap_put(m->operations, o->id, o);
+        if (r < 0) {
+                o->path = mfree(o->path);
+                return r;
+        }
+        r = unit_attach(m->systemd, unit, on_unit, o, &o->unit);
+        if (r < 0)
+                return r;
+        unit_hold(o->unit);
+        log_info("The session of %s in the edit of %s goes on.", holder, edit->key);
+        TAKE_PTR(o);
         return 0;
 }
 

@@ -50,6 +50,7 @@ typedef struct OperationView {
         bool made;
 } OperationView;
 
+typedef struct EditSession EditSession;
 typedef struct Fsck Fsck;
 typedef struct Carry Carry;
 
@@ -85,7 +86,7 @@ struct Operation {
         char *manifest; /* deploy: what agent-image told of the runner */
 
         char *step, *detail;
-        uint64_t progress;
+        uint64_t progress, begun_usec;
 
         int input_fd;          /* the unit's stdin: what is imported, or where the result goes to */
         int output_fd;         /* until the unit is started: where it tells its progress */
@@ -102,6 +103,8 @@ struct Operation {
         WorkerSlot *worker_slot;
 
         AsyncSync *sync; /* a session's changes are on their way to the disk */
+        EditSession *session; /* kind edit (edit-session.h) */
+        bool shell;           /* no command was named */
         Edit *edit;    /* of a session, or that is frozen; it knows us, too */
         Edit *done_edit; /* that was frozen, and is to be removed */
         char *holder;  /* who asked */
@@ -124,7 +127,7 @@ typedef struct OperationRequest {
         OperationDeploy deploy;
         Edit *edit;
         const char *holder, *term, *tty;
-        char *const *command;
+        char *const *command, *const *hosts; /* those as resolved (edit-hosts.h) */
         const int *stdio; /* three, duplicated */
         char *const *layers;  /* export: what goes into the archive */
         const char *document; /* export: its configuration; also the name of a file in staging */
@@ -138,6 +141,12 @@ Operation *operation_free(Operation *o);
 
 /* Answers the call with the operation's path, or refuses it in words. */
 int operation_start_and_reply(Manager *m, sd_bus_message *msg, const OperationRequest *request, sd_bus_error *e);
+
+/* A session that an earlier agentd began: the same object again. */
+int operation_resume_edit(Manager *m, const char *view, const char *id, Edit *edit, const char *holder, uid_t uid,
+                          uint64_t begun_usec, bool shell);
+/* All that it needs is there: starts its unit. */
+int operation_begin_unit(Operation *o);
 
 /* For operations that work without a unit (fsck.c). */
 void operation_end(Operation *o, OperationState state, const char *detail);

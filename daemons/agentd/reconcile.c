@@ -3,14 +3,15 @@
  * After a start: the store says what was live, PID 1 says what is, the worker and the bridge say what is left. No run
  * dies by our absence, none is started twice, nothing without a run stays.
  *
- * The units of operations end with the agentd that began them. What they worked on is looked at, and taken away, only when
- * the last of them is over: one that is still being stopped goes on writing.
+ * The units of operations, but for sessions in edits, end with the agentd that began them. What they worked on is looked
+ * at, and taken away, only when the last of them is over: one that is still being stopped goes on writing.
  */
 #include <dirent.h>
 #include <fcntl.h>
 
 #include "basic/fs-util.h"
 #include "basic/string-util.h"
+#include "edit-session.h"
 #include "environment.h"
 #include "operation.h"
 #include "run.h"
@@ -34,7 +35,7 @@ static void on_worker_list(int error, const char *message, const WorkerRun *runs
         for (size_t i = 0; i < n; i++) {
                 _cleanup_(store_run_freep) StoreRun *row = NULL;
 
-                if (strmap_get(m->runs, runs[i].id))
+                if (strmap_get(m->runs, runs[i].id) || edit_session_has_id(m, runs[i].id))
                         continue;
                 /* The changes of a finished "keep" run are wanted until they are frozen or too old. */
                 if (runs[i].upper && !runs[i].composed && store_run_get(m->store, runs[i].id, &row) >= 0 && row->keep &&
@@ -58,7 +59,7 @@ static void remove_stale_live_files(Manager *m) {
                 char id[RUN_ID_LEN + 1];
 
                 snprintf(id, sizeof id, "%.*s", RUN_ID_LEN, de->d_name);
-                if (run_id_is_valid(id) && !strmap_get(m->runs, id))
+                if (run_id_is_valid(id) && !strmap_get(m->runs, id) && !edit_session_has_id(m, id))
                         live_run_remove(LIVE_DIRECTORY, id);
         }
         closedir(d);
@@ -71,7 +72,7 @@ static int on_bridge_list(sd_bus_message *msg, void *userdata, sd_bus_error *err
         if (sd_bus_message_get_error(msg) || sd_bus_message_enter_container(msg, 'a', "s") < 0)
                 return 0; /* the bridge itself drops those whose live file is gone when it starts */
         while (sd_bus_message_read(msg, "s", &id) > 0)
-                if (!strmap_get(m->runs, id))
+                if (!strmap_get(m->runs, id) && !edit_session_has_id(m, id))
                         sd_bus_call_method_async(m->bus, NULL, "org.agentd1.Bridge", "/org/agentd1/Bridge",
                                                  "org.agentd1.Bridge", "UnregisterRun", NULL, NULL, "s", id);
         return 0;
@@ -224,6 +225,8 @@ static int stop_operations(Manager *m) {
         for (char **n = names; n && *n; n++) {
                 Unit **u = &s->units[s->n];
 
+                if (edit_session_has_unit(m, *n))
+                        continue;
                 log_info("Unit %s belongs to an operation of an earlier agentd and is stopped.", *n);
                 r = unit_attach(m->systemd, *n, on_straggler, s, u);
                 if (r < 0) {
@@ -287,6 +290,9 @@ int manager_reconcile(Manager *m) {
                 else
                         reconcile_row(m, row);
         }
+        r = edit_sessions_resume(m);
+        if (r < 0)
+                return log_error_errno(r, "The sessions in environments cannot be found again: %m");
         remove_stale_live_files(m);
         stop_strange_units(m);
         sd_bus_call_method_async(m->bus, NULL, "org.agentd1.Bridge", "/org/agentd1/Bridge", "org.agentd1.Bridge",

@@ -7,6 +7,7 @@
 #include <systemd/sd-journal.h>
 
 #include "basic/string-util.h"
+#include "bus-util.h"
 #include "run.h"
 
 /* Retries of a bridge that is being restarted: its name is activatable, so a call waits for it; what comes back is
@@ -177,14 +178,6 @@ void run_end(Run *run, RunResult result, const char *message) {
         run_settle(run);
 }
 
-static bool bridge_error_is_transient(const sd_bus_error *e) {
-        return sd_bus_error_has_names(e, SD_BUS_ERROR_NO_REPLY, SD_BUS_ERROR_DISCONNECTED, SD_BUS_ERROR_TIMEOUT,
-                                      SD_BUS_ERROR_SERVICE_UNKNOWN, SD_BUS_ERROR_NAME_HAS_NO_OWNER,
-                                      "org.freedesktop.systemd1.ShuttingDown",
-                                      "org.freedesktop.DBus.Error.Spawn.ChildExited",
-                                      "org.freedesktop.DBus.Error.NoReply") > 0;
-}
-
 static int on_bridge_retry(sd_event_source *s, uint64_t usec, void *userdata) {
         Run *run = userdata;
 
@@ -198,7 +191,7 @@ static int on_bridge_retry(sd_event_source *s, uint64_t usec, void *userdata) {
 
 /* True where another try was arranged. */
 bool run_bridge_try_again(Run *run, const sd_bus_error *e) {
-        if (!bridge_error_is_transient(e) || ++run->bridge_tries >= BRIDGE_TRIES_MAX)
+        if (!bus_bridge_is_away(e) || ++run->bridge_tries >= BRIDGE_TRIES_MAX)
                 return false;
         return sd_event_add_time_relative(run->manager->event, &run->retry, CLOCK_MONOTONIC, BRIDGE_RETRY_USEC, 0,
                                           on_bridge_retry, run) >= 0;

@@ -16,7 +16,6 @@
 #include "run.h"
 
 #define BACKLOG 128
-#define PROXY_PORT 8378
 
 int run_open_socket(const Run *run, int *ret) {
         _cleanup_close_ int fd = -EBADF;
@@ -47,7 +46,7 @@ typedef struct Job {
 static void *open_inside(void *userdata) {
         struct sockaddr_in sa = {
                 .sin_family = AF_INET,
-                .sin_port = htons(PROXY_PORT),
+                .sin_port = htons(SANDBOX_PROXY_PORT),
                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
         };
         _cleanup_close_ int fd = -EBADF;

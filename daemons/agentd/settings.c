@@ -2,7 +2,11 @@
 /* The administrator's settings and their defaults; see packaging/agentd.conf for what each means. */
 #include "basic/string-util.h"
 
+#include "edit-hosts.h"
 #include "settings.h"
+
+/* Where Debian's, Python's and Node's packages come from. */
+#define EDIT_HOSTS "deb.debian.org security.debian.org pypi.org:443 files.pythonhosted.org:443 registry.npmjs.org:443"
 
 #define USEC_PER_MINUTE (60 * USEC_PER_SEC)
 #define USEC_PER_HOUR (60 * USEC_PER_MINUTE)
@@ -101,6 +105,26 @@ static int config_parse_absolute_path(const char *value, void *field) {
         return value[0] == '/' && !string_has_cc(value) ? config_parse_string(value, field) : -EINVAL;
 }
 
+/* As config_parse_strv(): added to what is there, an empty value drops it. */
+static int config_parse_hosts(const char *value, void *field) {
+        _cleanup_strv_free_ char **words = NULL, **hosts = NULL;
+        char ***l = field;
+        int r;
+
+        if (isempty(value)) {
+                *l = strv_free(*l);
+                return 0;
+        }
+        r = config_parse_strv(value, &words);
+        if (r >= 0)
+                r = edit_hosts_resolve(*l, words, &hosts, NULL);
+        if (r < 0)
+                return r;
+        strv_free(*l);
+        *l = TAKE_PTR(hosts);
+        return 0;
+}
+
 #define FIELD(x) offsetof(Settings, x)
 
 static const ConfigItem settings_table[] = {
@@ -140,6 +164,9 @@ static const ConfigItem settings_table[] = {
         { "Images", "MaxOperations", config_parse_positive, FIELD(max_operations) },
         { "Images", "MaxOperationsPerUser", config_parse_positive, FIELD(max_operations_per_user) },
         { "Images", "Mirror", config_parse_string, FIELD(image_mirror) },
+
+        { "Edit", "AllowHosts", config_parse_hosts, FIELD(edit_hosts) },
+        { "Edit", "AllowOtherHosts", config_parse_bool, FIELD(edit_other_hosts) },
         {},
 };
 
@@ -186,9 +213,10 @@ int settings_new(Settings **ret) {
                 .image_timeout_usec = USEC_PER_HOUR,
                 .max_operations = 4,
                 .max_operations_per_user = 2,
+                .edit_other_hosts = true,
         };
         s->runner_directory = strdup(RUNNERDIR);
-        if (!s->runner_directory)
+        if (!s->runner_directory || config_parse_hosts(EDIT_HOSTS, &s->edit_hosts) < 0)
                 return -ENOMEM;
         *ret = TAKE_PTR(s);
         return 0;
@@ -199,6 +227,7 @@ Settings *settings_free(Settings *s) {
                 return NULL;
         free(s->runner_directory);
         free(s->image_mirror);
+        strv_free(s->edit_hosts);
         return mfree(s);
 }
 

@@ -42,6 +42,10 @@ typedef struct Settings {
         uint64_t image_timeout_usec;
         uint64_t max_operations, max_operations_per_user;
         char *image_mirror;         /* of BuildImage; NULL: mmdebstrap's own default */
+
+        /* [Edit] */
+        char **edit_hosts;          /* where each session may go; as resolved (edit-hosts.h) */
+        bool edit_other_hosts;      /* whether its user may name more */
 } Settings;
 
 /* Defaults in place, nothing read. */

@@ -46,6 +46,7 @@ LiveRun *live_run_unref(LiveRun *r) {
         free(r->agent);
         free(r->session);
         strv_free(r->proxy);
+        free(r->holder);
         return mfree(r);
 }
 
@@ -147,6 +148,7 @@ static void live_file_done(LiveFile *f) {
         free(f->run.agent);
         free(f->run.session);
         strv_free(f->run.proxy);
+        free(f->run.holder);
         sd_json_variant_unref(f->limits);
         sd_json_variant_unref(f->services);
 }
@@ -166,6 +168,7 @@ int live_run_parse(const char *text, size_t size, LiveRun **ret, char **ret_erro
                 { "limits", SD_JSON_VARIANT_OBJECT, json_field_variant, AT(limits), true },
                 { "services", SD_JSON_VARIANT_OBJECT, json_field_variant, AT(services), true },
                 { "proxy", SD_JSON_VARIANT_ARRAY, json_field_strv, AT(run.proxy), false },
+                { "holder", SD_JSON_VARIANT_STRING, json_field_string, AT(run.holder), false },
                 {},
         };
 #undef AT
@@ -200,6 +203,7 @@ int live_run_parse(const char *text, size_t size, LiveRun **ret, char **ret_erro
         l->agent = TAKE_PTR(f.run.agent);
         l->session = TAKE_PTR(f.run.session);
         l->proxy = TAKE_PTR(f.run.proxy);
+        l->holder = TAKE_PTR(f.run.holder);
 
         r = live_limits_read(f.limits, &l->limits, ret_error);
         if (r < 0)
@@ -250,6 +254,7 @@ int live_run_to_json(const LiveRun *r, char **ret) {
                                            SD_JSON_BUILD_PAIR_UNSIGNED("log_bytes", r->limits.log_bytes),
                                            SD_JSON_BUILD_PAIR_UNSIGNED("body_bytes", r->limits.body_bytes)),
                            SD_JSON_BUILD_PAIR_CONDITION(!!r->proxy, "proxy", SD_JSON_BUILD_STRV(r->proxy)),
+                           SD_JSON_BUILD_PAIR_CONDITION(!!r->holder, "holder", SD_JSON_BUILD_STRING(r->holder)),
                            SD_JSON_BUILD_PAIR_VARIANT("services", services));
         if (k < 0)
                 return k;

@@ -2,8 +2,8 @@
 #pragma once
 
 /*
- * The live file of a run, /run/agentd/live/<run>.json: the one truth about who may speak to the
- * bridge. agentd writes it before the run starts and unlinks it at its end; bridge and strong room
+ * The live file of a run, or of a session in an edit, /run/agentd/live/<run>.json: the one truth about who may speak to
+ * the bridge. agentd writes it before the run starts and unlinks it at its end; bridge and strong room
  * read it for each request. No file means that the run is over. Beside it lies <run>.task.json,
  * which is handed to the run as it is.
  */
@@ -43,6 +43,7 @@ typedef struct LiveRun {
         uint64_t deadline_usec; /* CLOCK_REALTIME */
         LiveLimits limits;
         char **proxy;   /* where its forward proxy may go, see proxy-allow.h; NULL: nowhere */
+        char *holder;   /* not a run but a session in the agent's edit, of this user; it has the proxy and nothing else */
         Service **services; /* each referenced */
         size_t n_services;
 } LiveRun;

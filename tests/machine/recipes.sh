@@ -15,7 +15,7 @@ ROOT_PACKAGES=(
         libxml2-utils mandoc sqlite3 procps iproute2 jq libcap2-bin attr nginx-light bash-completion less kmod
 )
 # Images that agents run on: the tests' and the demo's.
-TEST_PACKAGES=(python3 nodejs curl git gh libcap2-bin attr procps strace)
+TEST_PACKAGES=(python3 python3-pip nodejs curl git gh libcap2-bin attr procps strace)
 DEMO_PACKAGES=(python3-matplotlib python3 nodejs ca-certificates)
 # On top of the root for the virtual machine.
 VM_PACKAGES=(linux-image-cloud-amd64 initramfs-tools zstd)

@@ -15,6 +15,7 @@ import dbus
 import pytest
 
 import inside
+import mirror as mirror_module
 import runners as runners_module
 from client import TEST_ROOTFS, Agentd, agentctl, run
 from upstream import Upstream
@@ -223,3 +224,28 @@ def runners(agentd):
     r = runners_module.Runners(agentd)
     yield r
     r.restore()
+
+
+@pytest.fixture(scope="session")
+def mirror(upstream):
+    """A plain HTTP server of this process, by a name of its own, that bridge and strong room may dial."""
+    server = mirror_module.Mirror()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def shell(make_agent):
+    """Opens sessions in edits of agents of its own; discards them after the test."""
+    opened = []
+
+    def open_one(*options, name=None):
+        s = mirror_module.Shell(name or make_agent(inside.COMMAND, kind="command"), *options)
+        opened.append(s)
+        return s
+
+    yield open_one
+    for s in opened:
+        s.end()
+    for name in {s.agent for s in opened}:
+        agentctl("env", "discard", name, check=False)

@@ -108,6 +108,24 @@ static void test_absolute(const char *origin) {
         assert(strstr(agentd_log, "\"service\":\"proxy\"") && n_audit == 1 && strstr(audit_log, "AGENT_ROUTE=proxy "));
 }
 
+/* A session in an edit has the proxy and nothing else, and its record says whose it is. */
+static void test_edit_session(const char *origin) {
+        _cleanup_free_ char *get = strprintf("GET %s/base/x", origin),
+                            *h = strprintf("Proxy-Authorization: Bearer %s\r\n", token_a);
+
+        live_a->holder = strdup("carol");
+        assert(live_a->holder && live_run_write(live_dir, live_a, (gid_t) -1) == 0);
+        agentd_log[0] = 0;
+        audit_reset();
+        EXPECT(through(get, h), 200);
+        assert(n_audit == 1 && strstr(audit_log, "AGENT_EDIT_SESSION=" RUN_A) && strstr(audit_log, "AGENT_HOLDER=carol"));
+        assert(!strstr(audit_log, "AGENT_RUN=") && !strstr(agentd_log, "\"service\":\"proxy\""));
+        EXPECT(authorized("GET", "/v1/run", "", NULL), 401);
+        live_a->holder = mfree(live_a->holder);
+        assert(live_run_write(live_dir, live_a, (gid_t) -1) == 0);
+        assert(strstr(authorized("GET", "/v1/run", "", NULL), " 401 ") == NULL);
+}
+
 static void test_tunnel(const char *target) {
         char buf[65536];
 
@@ -198,6 +216,7 @@ int main(void) {
                             *target = strprintf("localhost:%u", ntohs(echo_address.sin_port));
         test_refusals(origin, origin + strlen("http://"));
         test_absolute(origin);
+        test_edit_session(origin);
         proxy_of(target, NULL);
         test_tunnel(target);
         safe_close(echo_listener);

@@ -22,6 +22,10 @@ static void equal(const Settings *a, const Settings *b) {
         Settings x = *a, y = *b;
 
         assert(streq_ptr(a->runner_directory, b->runner_directory) && streq_ptr(a->image_mirror, b->image_mirror));
+        assert(strv_length(a->edit_hosts) == strv_length(b->edit_hosts));
+        for (size_t i = 0; a->edit_hosts && a->edit_hosts[i]; i++)
+                assert(streq(a->edit_hosts[i], b->edit_hosts[i]));
+        x.edit_hosts = y.edit_hosts = NULL;
         x.runner_directory = y.runner_directory = x.image_mirror = y.image_mirror = NULL;
         assert(memcmp(&x, &y, sizeof x) == 0);
 }
@@ -78,12 +82,14 @@ int main(void) {
                 assert(bad);
                 put(bad);
                 assert(settings_load("agentd.conf", &s, NULL) == -EINVAL && !s);
+                n++;
+                if (streq(line, "AllowOtherHosts")) /* a boolean */
+                        continue;
                 free(bad);
                 bad = strprintf("%s\n%s=0\n", section, line);
                 assert(bad);
                 put(bad);
                 assert(settings_load("agentd.conf", &s, NULL) < 0 && !s);
-                n++;
         }
         assert(n >= 30);
 

@@ -220,14 +220,21 @@ int run_dir_view(const char *runtime_dir, LayerStore *store, const char *run, co
 }
 
 int run_dir_edit(const char *runtime_dir, LayerStore *store, const char *run, const char *const *layers, const char *dir,
-                 uid_t base, char message[STEP_MESSAGE_MAX]) {
+                 uid_t base, int *ret_listener, char message[STEP_MESSAGE_MAX]) {
+        _cleanup_free_ char *root = NULL, *netns = run_path(runtime_dir, run, "netns");
         _cleanup_strv_free_ char **points = NULL;
-        _cleanup_free_ char *root = NULL;
         int r;
 
+        if (!netns)
+                return -ENOMEM;
         r = make_place(runtime_dir, store, run, layers, &root, &points, message);
         if (r >= 0)
                 r = root_compose_edit(points, dir, base, root, message);
+        if (r >= 0) {
+                r = netns_make(netns, SANDBOX_PROXY_PORT, ret_listener);
+                if (r < 0)
+                        (void) step_fail(message, r, "Cannot make the network namespace");
+        }
         return done_or_cleaned(runtime_dir, run, r);
 }
 

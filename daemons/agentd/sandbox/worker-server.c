@@ -133,6 +133,7 @@ static int do_view(Server *s, const WorkerRequest *q) {
 static int do_edit(Server *s, const WorkerRequest *q) {
         const char *layers[SANDBOX_LAYERS_MAX + 1] = {}, *p = startswith(q->path, s->state_dir);
         char message[STEP_MESSAGE_MAX] = "";
+        _cleanup_close_ int listener = -EBADF;
         int r;
 
         p = p ? startswith(p, "/edits/") : NULL;
@@ -141,9 +142,9 @@ static int do_edit(Server *s, const WorkerRequest *q) {
             (q->verb == WORKER_EDIT && q->n_layers < 1) || take_layers(q, layers) < 0)
                 return answer(s, q->id, -EINVAL, "The request for an edit session is not valid", -EBADF);
         r = q->verb == WORKER_EDIT ?
-                run_dir_edit(s->runtime_dir, s->store, q->run, layers, q->path, q->uid, message) :
+                run_dir_edit(s->runtime_dir, s->store, q->run, layers, q->path, q->uid, &listener, message) :
                 run_dir_map_edit(s->runtime_dir, q->run, q->path, q->uid, message);
-        return answer(s, q->id, r, message, -EBADF);
+        return answer(s, q->id, r, message, listener);
 }
 
 /* Gives an unmounted tmpfs' memory back without letting the next request wait: whoever closes the last fd does the

@@ -78,6 +78,8 @@ static void slot_complete(Worker *w, WorkerSlot *slot, int error, const char *me
                 slot->calling = true;
                 switch (slot->verb) {
                 case WORKER_PREPARE:
+                case WORKER_EDIT:
+                case WORKER_MAP_EDIT:
                         slot->handler.prepare(error, message, TAKE_FD(listener), slot->userdata);
                         break;
                 case WORKER_LIST:
@@ -275,7 +277,7 @@ static int worker_receive(Worker *w) {
                         break;
         if (!s || s->request)
                 return -EPROTO;
-        if ((fd >= 0) != (s->verb == WORKER_PREPARE && reply->error == 0))
+        if ((fd >= 0) != ((s->verb == WORKER_PREPARE || s->verb == WORKER_EDIT) && reply->error == 0))
                 return -EPROTO;
         slot_complete(w, s, reply->error, reply->message, reply, TAKE_FD(fd));
         return 1;
@@ -446,9 +448,10 @@ int worker_view(Worker *w, const char *id, char *const *layers, worker_handler_t
         return send_plain(w, &q, handler, userdata, ret_slot);
 }
 
-int worker_edit(Worker *w, const char *id, char *const *layers, const char *dir, uid_t base, worker_handler_t handler,
-                void *userdata, WorkerSlot **ret_slot) {
+int worker_edit(Worker *w, const char *id, char *const *layers, const char *dir, uid_t base,
+                worker_prepare_handler_t handler, void *userdata, WorkerSlot **ret_slot) {
         _cleanup_free_ WorkerRequest *q = NULL;
+        WorkerSlot *s;
         int r;
 
         r = request_new(layers ? WORKER_EDIT : WORKER_MAP_EDIT, &q);
@@ -462,7 +465,10 @@ int worker_edit(Worker *w, const char *id, char *const *layers, const char *dir,
                 return -ENAMETOOLONG;
         snprintf(q->path, sizeof q->path, "%s", dir);
         q->uid = base;
-        return send_plain(w, &q, handler, userdata, ret_slot);
+        r = worker_send(w, &q, userdata, ret_slot, &s);
+        if (r >= 0)
+                s->handler.prepare = handler;
+        return r;
 }
 
 int worker_cleanup(Worker *w, const char *run, bool keep_upper, worker_handler_t handler, void *userdata,

@@ -23,6 +23,7 @@
 
 #define SANDBOX_LAYERS_MAX 32U
 #define SANDBOX_LISTENER_PORT 8377
+#define SANDBOX_PROXY_PORT 8378
 
 /* Where agentd's user 1000 of the image may be mapped to: the range of systemd's dynamic users. */
 #define SANDBOX_UID_MIN ((uid_t) 61184)
@@ -98,10 +99,11 @@ int worker_view(Worker *w, const char *id, char *const *layers, worker_handler_t
 /*
  * At runs/<id>/root, the root of an edit session: LAYERS, and what is changed goes to DIR/upper, where DIR is
  * <state>/edits/<…>; ids are moved up by BASE in both. Without LAYERS: DIR/upper alone, with its ids moved down again,
- * for a freeze. See root.h; worker_cleanup() takes it away.
+ * for a freeze. See root.h; worker_cleanup() takes it away. With LAYERS there is also runs/<id>/netns, and the handler gets
+ * what listens in there at 127.0.0.1:8378 (without: a negative number).
  */
-int worker_edit(Worker *w, const char *id, char *const *layers, const char *dir, uid_t base, worker_handler_t handler,
-                void *userdata, WorkerSlot **ret_slot);
+int worker_edit(Worker *w, const char *id, char *const *layers, const char *dir, uid_t base,
+                worker_prepare_handler_t handler, void *userdata, WorkerSlot **ret_slot);
 
 /*
  * Takes a run's mounts, namespace and directory away: whole, half-made or missing, all the same (0).
