@@ -82,9 +82,10 @@ int bridge_new(const BridgePaths *paths, Bridge **ret) {
         r = address_guard_new(b->config.allow_addresses, &b->guard);
         if (r < 0)
                 return log_error_errno(r, "bridge.conf: AllowAddresses= is not a list of address/prefix: %m");
-        r = curl_glue_new(b->event, &(CurlGlueOptions) { .guard = b->guard, .ca_file = b->config.ca_file }, &b->curl);
+        r = upstream_pool_new(b->event, &(CurlGlueOptions) { .guard = b->guard, .ca_file = b->config.ca_file },
+                              &b->upstreams);
         if (r < 0)
-                return log_error_errno(r, "Failed to set up libcurl: %m");
+                return log_oom();
         r = http_server_new(b->event, &options, &b->server);
         if (r < 0)
                 return log_error_errno(r, "Failed to make the HTTP server: %m");
@@ -116,7 +117,7 @@ Bridge *bridge_free(Bridge *b) {
         limit_table_free(b->limits);
         material_idle_drop(b);
         report_queue_free(b->reports);
-        curl_glue_free(b->curl);
+        upstream_pool_free(b->upstreams);
         address_guard_free(b->guard);
         live_cache_free(b->live);
         key_set_free(b->keys);

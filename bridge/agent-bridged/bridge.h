@@ -16,11 +16,11 @@
 #include <systemd/sd-event.h>
 
 #include "basic/strmap.h"
-#include "curl/curl-glue.h"
 #include "http/http-server.h"
 #include "limiter.h"
 #include "service/live-run.h"
 #include "token/key-set.h"
+#include "upstream-pool.h"
 
 #define BRIDGE_KEYS_DIRECTORY "/run/agentd/keys"
 #define BRIDGE_MATERIAL_SOCKET "/run/agent-credential/material"
@@ -68,7 +68,7 @@ struct Bridge {
 
         HttpServer *server;
         AddressGuard *guard;
-        CurlGlue *curl;
+        UpstreamPool *upstreams;
         KeySet *keys;
         LiveCache *live;
         struct sd_varlink *material_idle[16]; /* connections to the strong room that wait for a call */

@@ -424,6 +424,11 @@ static bool set_options(ServiceCall *c) {
                 SET(CURLOPT_READDATA, c);
                 SET(CURLOPT_SEEKFUNCTION, on_seek);
                 SET(CURLOPT_SEEKDATA, c);
+                /* Where a body is not expected, or has no length that servers of old know, some do not read it, and
+                 * take it for the next request: there must be none. */
+                if (size < 0 || (size > 0 && !streq(c->method, "POST") && !streq(c->method, "PUT") &&
+                                 !streq(c->method, "PATCH")))
+                        SET(CURLOPT_FORBID_REUSE, 1L);
                 /* A body that cannot be sent twice goes through a connection that is surely alive. */
                 if (!c->keep_body)
                         SET(CURLOPT_FRESH_CONNECT, 1L);
@@ -442,8 +447,11 @@ void call_upstream_start(ServiceCall *c) {
         _cleanup_free_ char *url = call_url(c);
 
         int r = url ? call_note(c) : -ENOMEM;
+        CurlGlue *glue;
         if (r >= 0)
-                r = curl_transfer_new(c->bridge->curl, url, &c->transfer);
+                r = upstream_pool_get(c->bridge->upstreams, c->live->user, c->service->name, &glue);
+        if (r >= 0)
+                r = curl_transfer_new(glue, url, &c->transfer);
         if (r >= 0 && c->mode == CALL_PROXY)
                 r = curl_transfer_allow_http(c->transfer);
         if (r >= 0)

@@ -254,8 +254,11 @@ void tunnel_begin(const RouteRequest *r, const char *host, uint16_t port) {
 
         CallRecord record = tunnel_record(t, "interrupted");
         int k = call_record_open(t->bridge, t->live, &record, &t->report);
+        CurlGlue *glue;
         if (k >= 0)
-                k = curl_transfer_new(t->bridge->curl, url, &t->transfer);
+                k = upstream_pool_get(t->bridge->upstreams, t->live->user, "proxy", &glue);
+        if (k >= 0)
+                k = curl_transfer_new(glue, url, &t->transfer);
         if (k >= 0)
                 k = curl_transfer_allow_http(t->transfer);
         if (k >= 0)

@@ -213,6 +213,10 @@ CurlGlue *curl_glue_free(CurlGlue *g) {
         return mfree(g);
 }
 
+bool curl_glue_is_idle(const CurlGlue *g) {
+        return g->n_transfers == 0 && g->depth == 0;
+}
+
 static curl_socket_t open_socket(void *userdata, curlsocktype purpose, struct curl_sockaddr *address) {
         CurlTransfer *t = userdata;
 

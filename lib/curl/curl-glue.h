@@ -31,6 +31,8 @@ int curl_glue_new(sd_event *event, const CurlGlueOptions *options, CurlGlue **re
 /* All transfers must be gone before. */
 CurlGlue *curl_glue_free(CurlGlue *g);
 DEFINE_CLEANUP(CurlGlue *, curl_glue_free);
+/* No transfer is there. */
+bool curl_glue_is_idle(const CurlGlue *g);
 
 typedef void (*curl_done_t)(CurlTransfer *t, CURLcode result, void *userdata);
 

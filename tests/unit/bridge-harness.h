@@ -509,10 +509,10 @@ static void harness_start(void) {
 
         assert(bridge_new(&(BridgePaths) { .live = live_dir, .keys = keys_dir, .material = material_path },
                           &bridge) == 0);
-        bridge->curl = curl_glue_free(bridge->curl);
+        bridge->upstreams = upstream_pool_free(bridge->upstreams);
         assert(address_guard_new((char *[]) { (char *) "127.0.0.0/8", NULL }, &guard) == 0);
-        assert(curl_glue_new(bridge->event, &(CurlGlueOptions) { .guard = guard, .allow_http = true },
-                             &bridge->curl) == 0);
+        assert(upstream_pool_new(bridge->event, &(CurlGlueOptions) { .guard = guard, .allow_http = true },
+                                 &bridge->upstreams) == 0);
         audit_sink = audit_to_log;
 
         agentd_start();
