@@ -14,26 +14,7 @@ import tarfile
 import pytest
 
 import inside
-from client import TEST_ROOTFS, run
-
-NPM = "/var/cache/agentd-test/node_modules/npm"
-
-
-@pytest.fixture(scope="module")
-def clients_image(agentd, tmp_path_factory):
-    """The tests' image with npm in it, which is no package there."""
-    name = "test-clients"
-    if name not in [str(row[0]) for row in agentd.call("ListImages")]:
-        if not os.path.isdir(NPM):
-            pytest.skip("npm is not there")
-        # On tmpfs, away from the machine's small root.
-        path = tmp_path_factory.mktemp("image") / "rootfs.tar"
-        run("cp", TEST_ROOTFS, path)
-        run("tar", "--append", "-f", path, "--transform", "s,^,opt/,", "-C", os.path.dirname(NPM), "npm", timeout=300)
-        result, detail = agentd.import_image(name, path)
-        assert result == "done", detail
-        path.unlink()
-    return name
+from client import run
 
 
 @pytest.fixture
