@@ -34,6 +34,7 @@ static const Option table[_OPTION_MAX] = {
         [OPTION_SESSION] = { "session", 's', required_argument, "NAME", "Run in the session NAME" },
         [OPTION_KEEP] = { "keep", 0, optional_argument, "N",
                           "Keep a run's changes for \"env freeze\"; with prune: the N newest generations" },
+        [OPTION_VERIFY] = { "verify", 0, no_argument, NULL, "Check the bytes of the environment before the run begins" },
         [OPTION_IDEMPOTENCY_KEY] = { "idempotency-key", 0, required_argument, "KEY",
                                      "The same KEY and input give the same run" },
         [OPTION_PRIORITY] = { "priority", 0, required_argument, "N", "Place in the user's queue, -100 to 100" },

@@ -25,6 +25,7 @@ typedef enum OptionId {
         OPTION_TIMEOUT,
         OPTION_SESSION,
         OPTION_KEEP,
+        OPTION_VERIFY,
         OPTION_IDEMPOTENCY_KEY,
         OPTION_PRIORITY,
         OPTION_LABEL,

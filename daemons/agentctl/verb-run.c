@@ -88,6 +88,8 @@ static int append_options(sd_bus_message *m, const Options *o) {
                 r = append_option(m, "priority", "i", &o->priority);
         if (r >= 0 && option_given(o, OPTION_KEEP))
                 r = append_option(m, "keep", "b", &(int) { true });
+        if (r >= 0 && option_given(o, OPTION_VERIFY))
+                r = append_option(m, "verify", "b", &(int) { true });
         if (r >= 0 && o->labels)
                 r = append_labels(m, o->labels);
         if (r >= 0)

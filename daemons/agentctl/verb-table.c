@@ -14,7 +14,7 @@
 const Verb verbs[] = {
         { "run", "AGENT", GROUP_RUNS, 1, 1,
           OPTION_BIT(OPTION_INPUT) | OPTION_BIT(OPTION_INPUT_FILE) | OPTION_BIT(OPTION_WAIT) |
-                  OPTION_BIT(OPTION_TIMEOUT) | OPTION_BIT(OPTION_SESSION) | OPTION_BIT(OPTION_KEEP) |
+                  OPTION_BIT(OPTION_TIMEOUT) | OPTION_BIT(OPTION_SESSION) | OPTION_BIT(OPTION_KEEP) | OPTION_BIT(OPTION_VERIFY) |
                   OPTION_BIT(OPTION_IDEMPOTENCY_KEY) | OPTION_BIT(OPTION_PRIORITY) | OPTION_BIT(OPTION_LABEL),
           verb_run, "Start a run of an agent",
           "Prints the run's id as soon as it is safely queued. With --wait, waits for the end and prints what the\n"

@@ -12,7 +12,7 @@ typedef struct ExecuteOptions {
         const char *trigger, *session, *idempotency_key, *parent;
         uint64_t timeout_usec;
         int priority;
-        bool keep;
+        bool keep, verify;
         char *labels; /* JSON, allocated */
 } ExecuteOptions;
 
@@ -89,11 +89,17 @@ static int read_option(sd_bus_message *m, const char *name, ExecuteOptions *o, s
                 o->keep = b;
                 return 0;
         }
+        if (streq(name, "verify")) {
+                if (sd_bus_message_read(m, "v", "b", &b) < 0)
+                        return invalid_option(e, name, "true or false");
+                o->verify = b;
+                return 0;
+        }
         if (streq(name, "labels"))
                 return read_labels(m, &o->labels, e);
         return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION,
                                  "There is no option \"%.64s\". Options are trigger, session, idempotency-key, "
-                                 "timeout-usec, priority, parent-run, keep, labels.",
+                                 "timeout-usec, priority, parent-run, keep, verify, labels.",
                                  name);
 }
 
@@ -201,6 +207,7 @@ int method_execute_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
                                       .parent = o.parent,
                                       .priority = o.priority,
                                       .keep = o.keep,
+                                      .verify = o.verify,
                                       .timeout_usec = o.timeout_usec,
                                       .input = input,
                                       .input_size = strlen(input),

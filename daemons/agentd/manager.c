@@ -127,7 +127,8 @@ int manager_new(Manager **ret) {
         m->kept = strmap_new();
         m->checks = strmap_new();
         m->edits = strmap_new();
-        if (!m->runs || !m->operations || !m->kept || !m->checks || !m->edits)
+        m->layer_checks = strmap_new();
+        if (!m->layer_checks || !m->runs || !m->operations || !m->kept || !m->checks || !m->edits)
                 return -ENOMEM;
         m->next_uid = SANDBOX_UID_MIN + (uid_t) (now_realtime() % (SANDBOX_UID_MAX - SANDBOX_UID_MIN));
         /* So that no operation gets the name of one of an earlier agentd, whose end a client may still wait for. */
@@ -167,6 +168,8 @@ Manager *manager_free(Manager *m) {
         /* Runs and operations go before what they use; nothing is undone by freeing them. */
         if (m->checks)
                 runner_checks_free_all(m);
+        if (m->layer_checks)
+                layer_checks_free_all(m);
         while ((run = m->runs ? strmap_first(m->runs) : NULL))
                 run_free(run);
         while ((o = m->operations ? strmap_first(m->operations) : NULL))
@@ -193,6 +196,7 @@ Manager *manager_free(Manager *m) {
         strmap_free(m->operations);
         strmap_free(m->kept);
         strmap_free(m->checks);
+        strmap_free(m->layer_checks);
         strmap_free(m->edits);
         sd_event_unref(m->event);
         return mfree(m);

@@ -48,6 +48,7 @@ typedef struct Manager {
         StrMap *runs;       /* Run, by id */
         StrMap *operations; /* Operation, by id */
         StrMap *checks;     /* RunnerCheck, by runner and node */
+        StrMap *layer_checks; /* LayerCheck, by digest */
         StrMap *kept;       /* KeptUpper, by run id */
         StrMap *edits;      /* Edit, by "USER/AGENT" */
         StrMap *approvals;  /* approval-bus.c, by request id; NULL before the first */

@@ -147,6 +147,7 @@ int run_receipt(Manager *m, const StoreRun *row, const Run *run, const RunEnd *e
         TRY(set_json(&v, "labels", row->labels));
         TRY(set_string(&v, "input_digest", row->input_digest));
         TRY(set_string(&v, "generation", row->generation));
+        TRY(set_string(&v, "verified", row->verified));
         TRY(set_string(&v, "environment", run ? run->environment : row->environment));
         TRY(set_string(&v, "runner", row->runner));
         TRY(set_swap(&v, row, run));

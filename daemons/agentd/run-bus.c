@@ -78,6 +78,7 @@ STRING_GETTER(environment, row->environment);
 STRING_GETTER(runner, row->runner);
 STRING_GETTER(runner_before, row->runner_before);
 STRING_GETTER(verdict, row->verdict);
+STRING_GETTER(verified, row->verified);
 
 static int property_swapped(sd_bus *bus, const char *path, const char *interface, const char *property,
                             sd_bus_message *reply, void *userdata, sd_bus_error *e) {
@@ -110,6 +111,7 @@ const sd_bus_vtable run_vtable[] = {
         SD_BUS_PROPERTY("RunnerBefore", "s", property_runner_before, 0, SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
         SD_BUS_PROPERTY("RunnerSwapped", "b", property_swapped, 0, SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
         SD_BUS_PROPERTY("RunnerVerdict", "s", property_verdict, 0, SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
+        SD_BUS_PROPERTY("LayersVerified", "s", property_verified, 0, SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
         SD_BUS_PROPERTY("CreatedUSec", "t", NULL, offsetof(StoreRun, created_usec), SD_BUS_VTABLE_PROPERTY_CONST),
         SD_BUS_PROPERTY("StartedUSec", "t", NULL, offsetof(StoreRun, started_usec),
                         SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
@@ -148,7 +150,7 @@ void run_signal_changed(Manager *m, const char *id) {
         if (r >= 0)
                 r = sd_bus_emit_properties_changed(m->bus, path, BUS_INTERFACE_RUN, "State", "Result", "Message", "Attempt",
                                                    "Unit", "Generation", "Environment", "Runner", "RunnerBefore",
-                                                   "RunnerSwapped", "RunnerVerdict", "StartedUSec",
+                                                   "RunnerSwapped", "RunnerVerdict", "LayersVerified", "StartedUSec",
                                                    "FinishedUSec", "DeadlineUSec", NULL);
         if (r < 0)
                 log_warning_errno(r, "Run %s: its change cannot be announced: %m", id);

@@ -146,6 +146,7 @@ void run_settle(Run *run) {
                 return;
         run->phase = RUN_PHASE_SETTLE;
         runner_check_leave(run);
+        run_verify_leave(run);
         run->t_ended = now_monotonic();
         run->listener_fd = safe_close(run->listener_fd);
         run->worker_slot = worker_slot_unref(run->worker_slot);
@@ -170,7 +171,9 @@ void run_fail(Run *run, const char *step, int error, const char *message) {
                 run_set_end(run, RUN_RESULT_CANCELED, false, "Canceled by %s before it began.", strempty(run->row->cancel_by));
         run_set_end(run, RUN_RESULT_SANDBOX_FAILED, true, "The sandbox could not be made (step %s): %s.", step,
                 isempty(message) ? strerror(-error) : message);
-        run_settle(run);
+        /* What is wrong with a layer may show in its mount. */
+        if (!streq(step, "compose") || !run_verify_end(run))
+                run_settle(run);
 }
 
 void run_end(Run *run, RunResult result, const char *message) {

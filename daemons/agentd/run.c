@@ -17,6 +17,7 @@ Run *run_free(Run *run) {
         if (run->row)
                 strmap_remove(run->manager->runs, run->row->id);
         run_runner_done(run);
+        run_verify_done(run);
         worker_slot_unref(run->worker_slot);
         sd_bus_slot_unref(run->bridge_slot);
         sd_event_source_disable_unref(run->retry);
@@ -73,7 +74,8 @@ static void run_on_end(Run *run) {
         }
         if (unit_result(run->unit)->invocation_id[0])
                 free_and_strdup(&run->row->invocation_id, unit_result(run->unit)->invocation_id);
-        run_settle(run);
+        if (!run_verify_end(run))
+                run_settle(run);
 }
 
 static void run_on_running(Run *run) {
@@ -264,6 +266,7 @@ void run_go_on(Run *run) {
                                            .runner = run->row->runner,
                                            .runner_before = run->row->runner_before,
                                            .verdict = run->row->verdict,
+                                           .verified = run->row->verified,
                                            .policy = run->policy,
                                            .sandbox_uid = run->uid,
                                            .deadline_usec = run->deadline_usec,
@@ -339,7 +342,7 @@ static const char *compile_cache(const Definition *d) {
         return NULL;
 }
 
-void run_compose(Run *run) {
+void run_compose_now(Run *run) {
         _cleanup_strv_free_ char **layers = NULL;
         int r;
 

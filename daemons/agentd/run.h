@@ -34,6 +34,7 @@ typedef struct RunEnd {
 } RunEnd;
 
 typedef struct RunnerCheck RunnerCheck;
+typedef struct LayerCheck LayerCheck;
 typedef struct Run Run;
 
 struct Run {
@@ -52,6 +53,11 @@ struct Run {
         bool checked;              /* its verdict was found for this run, not remembered */
         RunnerCheck *check;        /* whose verdict is awaited */
         Run *next_waiting;
+        char **to_verify;          /* layers that are read in full now, and how many of them have been */
+        size_t n_verified;
+        char **right_layers;       /* that were found right in this attempt */
+        LayerCheck *layer_check;   /* whose end is awaited */
+        Run *next_verifying;
         unsigned composed;         /* sandboxes made in this attempt */
         char *unit_name;
         uid_t uid;
@@ -89,9 +95,16 @@ void run_settle(Run *run);                                                     /
 bool run_bridge_try_again(Run *run, const sd_bus_error *e);                    /* true where another try was arranged */
 void run_fail(Run *run, const char *step, int error, const char *message); /* the platform's fault; a retry may follow */
 void run_end(Run *run, RunResult result, const char *message);             /* for good */
-void run_compose(Run *run);            /* makes the sandbox */
+void run_compose(Run *run);            /* makes the sandbox, of layers that are right: run-verify.c */
+void run_compose_now(Run *run);        /* the second half of it */
 void run_compose_again(Run *run);      /* throws it away, makes a fresh one */
 void run_go_on(Run *run);              /* the runner is settled */
+
+/* run-verify.c */
+bool run_verify_end(Run *run);         /* true where the layers are read once more before the run is settled */
+void run_verify_leave(Run *run);       /* does not wait any more */
+void run_verify_done(Run *run);
+void layer_checks_free_all(Manager *m);
 
 /* run-runner.c: which runner a run gets. */
 int run_runner_load(Run *run, char **ret_reason);

@@ -156,6 +156,7 @@ static const ConfigItem settings_table[] = {
         { "Run", "RetryDelay", config_parse_positive_timespan, FIELD(retry_delay_usec) },
         { "Run", "StopTimeout", config_parse_positive_timespan, FIELD(stop_timeout_usec) },
         { "Run", "RunnerCheckTimeout", config_parse_positive_timespan, FIELD(runner_check_timeout_usec) },
+        { "Run", "VerifyLayers", config_parse_bool, FIELD(verify_layers) },
         { "Run", "RunnerDirectory", config_parse_absolute_path, FIELD(runner_directory) },
 
         { "Images", "MaxSize", config_parse_positive_size, FIELD(image_max_size) },

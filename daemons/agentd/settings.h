@@ -35,6 +35,7 @@ typedef struct Settings {
         uint64_t stop_timeout_usec;
         char *runner_directory;
         uint64_t runner_check_timeout_usec; /* of one script */
+        bool verify_layers;     /* of each run */
 
         /* [Images] */
         uint64_t image_max_size;    /* bytes of an imported root, unpacked */

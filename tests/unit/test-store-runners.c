@@ -147,9 +147,10 @@ static void test_run_columns(void) {
         assert(!run->runner_before && !run->verdict);
         assert(store_run_set_prepared(s, id, run->fence,
                                       &(StoreRunPlan) { .unit = "u", .boot_id = "b", .runner = D2, .runner_before = D1,
-                                                        .verdict = "cached", .sandbox_uid = 61234 }) == 0);
+                                                        .verdict = "cached", .verified = "digest", .sandbox_uid = 61234 }) == 0);
         assert(store_run_get(s, id, &again) == 0);
         assert(streq(again->runner, D2) && streq(again->runner_before, D1) && streq(again->verdict, "cached"));
+        assert(streq(again->verified, "digest") && !again->verify);
         store_free(s);
 }
 

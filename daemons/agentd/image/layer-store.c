@@ -13,12 +13,14 @@
 #include "basic/name-util.h"
 #include "basic/string-util.h"
 #include "image/digest-names.h"
+#include "image/layer-seal.h"
 #include "image/layer-store.h"
 
 struct LayerStore {
         char *root;
         int layers_fd;
         int generations_fd;
+        int seals_fd;
         int tmp_fd;
 };
 
@@ -46,6 +48,7 @@ LayerStore *layer_store_free(LayerStore *s) {
                 return NULL;
         safe_close(s->layers_fd);
         safe_close(s->generations_fd);
+        safe_close(s->seals_fd);
         safe_close(s->tmp_fd);
         free(s->root);
         return mfree(s);
@@ -58,7 +61,8 @@ int layer_store_open(const char *root, LayerStore **ret) {
         s = malloc(sizeof *s);
         if (!s)
                 return -ENOMEM;
-        *s = (LayerStore) { .layers_fd = -EBADF, .generations_fd = -EBADF, .tmp_fd = -EBADF };
+        *s = (LayerStore) { .layers_fd = -EBADF, .generations_fd = -EBADF, .seals_fd = -EBADF,
+                            .tmp_fd = -EBADF };
         s->root = strdup(root);
         if (!s->root)
                 return -ENOMEM;
@@ -71,6 +75,9 @@ int layer_store_open(const char *root, LayerStore **ret) {
         s->generations_fd = open_dir(fd, "generations");
         if (s->generations_fd < 0)
                 return s->generations_fd;
+        s->seals_fd = open_dir(fd, "seals");
+        if (s->seals_fd < 0)
+                return s->seals_fd;
         s->tmp_fd = open_dir(fd, "tmp");
         if (s->tmp_fd < 0)
                 return s->tmp_fd;
@@ -272,6 +279,79 @@ static int open_below_tmp(LayerStore *s, const char *path, int *ret_dir, const c
         return 0;
 }
 
+/* --- seals: "<root>/seals/sha256-<hex>" holds the root hash ------------------------------------------------------- */
+
+static int seal_name(const char *digest, char ret[static DIGEST_LEN + 1]) {
+        if (!digest || !digest_is_valid(digest))
+                return -EINVAL;
+        snprintf(ret, DIGEST_LEN + 1, "sha256-%s", digest + 7);
+        return 0;
+}
+
+/* 1 and what was found when DIGEST was sealed; 0: it was not. */
+static int read_seal(LayerStore *s, const char *digest, char ret[static DIGEST_LEN + 1]) {
+        _cleanup_free_ char *text = NULL;
+        char name[DIGEST_LEN + 1];
+        int r;
+
+        r = seal_name(digest, name);
+        if (r >= 0)
+                r = read_full_file_at(s->seals_fd, name, DIGEST_LEN + 1, &text, NULL);
+        if (r < 0)
+                return r == -ENOENT ? 0 : r;
+        text[strcspn(text, "\n")] = 0;
+        if (!digest_is_valid(text))
+                return -EBADMSG;
+        memcpy(ret, text, DIGEST_LEN + 1);
+        return 1;
+}
+
+static int remove_seal(LayerStore *s, const char *digest) {
+        char name[DIGEST_LEN + 1];
+        int r;
+
+        r = seal_name(digest, name);
+        return r < 0 ? r : unlink_noerrno(s->seals_fd, name, 0);
+}
+
+/* FD has DIGEST, as was just seen. Seals it where that can be had, and notes its root hash. */
+static int seal(LayerStore *s, const char *digest, int fd) {
+        char name[DIGEST_LEN + 1], root[DIGEST_LEN + 1], noted[DIGEST_LEN + 1], line[DIGEST_LEN + 2];
+        int r;
+
+        r = layer_seal(fd);
+        if (r > 0)
+                r = layer_seal_measure(fd, root);
+        if (r < 0)
+                return r;
+        if (r == 0)
+                return remove_seal(s, digest);
+        if (read_seal(s, digest, noted) > 0 && streq(noted, root))
+                return 0;
+        r = seal_name(digest, name);
+        if (r < 0)
+                return r;
+        snprintf(line, sizeof line, "%s\n", root);
+        return write_file_atomic(s->seals_fd, name, line, strlen(line), 0444, (uid_t) -1, (gid_t) -1, WRITE_FILE_SYNC);
+}
+
+int layer_store_check_seal(LayerStore *s, const char *digest) {
+        char root[DIGEST_LEN + 1], noted[DIGEST_LEN + 1];
+        _cleanup_close_ int fd = -EBADF;
+        int has, was, r;
+
+        r = layer_store_open_layer(s, digest, &fd, NULL);
+        if (r < 0)
+                return r;
+        has = layer_seal_measure(fd, root);
+        was = has < 0 ? 0 : read_seal(s, digest, noted);
+        if (has < 0 || was < 0)
+                return has < 0 ? has : was == -EBADMSG ? LAYER_SEAL_LOST : was;
+        if (has && was)
+                return streq(root, noted) ? LAYER_SEALED : -EBADMSG;
+        return was ? LAYER_SEAL_LOST : LAYER_UNSEALED;
+}
+
 int layer_store_publish(LayerStore *s, const char *path, const char *expected, char ret_digest[static DIGEST_LEN + 1]) {
         char digest[DIGEST_LEN + 1], name[LAYER_NAME_LEN + 1];
         _cleanup_close_ int dir = -EBADF, fd = -EBADF;
@@ -311,6 +391,9 @@ int layer_store_publish(LayerStore *s, const char *path, const char *expected, c
                 return -EBADMSG;
         if (fsync(fd) < 0)
                 return -errno;
+        r = seal(s, digest, fd);
+        if (r < 0)
+                return r;
         r = layer_name(digest, name);
         if (r < 0)
                 return r;
@@ -376,10 +459,18 @@ int layer_store_verify(LayerStore *s, const char *digest) {
         r = layer_store_open_layer(s, digest, &fd, NULL);
         if (r < 0)
                 return r;
+        /* What the disk has, not what is still in memory of the time when it was written. */
+        (void) posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
         r = digest_fd(fd, found);
+        if (r == -EIO && layer_seal_measure(fd, (char[DIGEST_LEN + 1]) {}) > 0)
+                return -EBADMSG; /* that is how the kernel says it */
         if (r < 0)
                 return r;
-        return streq(found, digest) ? 0 : -EBADMSG;
+        if (!streq(found, digest))
+                return -EBADMSG;
+        /* One that came here before its file system could do that, or that was brought back from a copy. */
+        (void) seal(s, digest, fd);
+        return 0;
 }
 
 int layer_store_remove(LayerStore *s, const char *digest) {
@@ -392,6 +483,7 @@ int layer_store_remove(LayerStore *s, const char *digest) {
         r = unlink_noerrno(s->layers_fd, name, 0);
         if (r < 0)
                 return r;
+        (void) remove_seal(s, digest);
         return fsync(s->layers_fd) < 0 ? -errno : 0;
 }
 
@@ -411,6 +503,7 @@ int layer_store_discard(LayerStore *s, const char *digest, const char *staging) 
                 return -errno;
         if (renameat(s->layers_fd, name, dir, name) < 0)
                 return errno == ENOENT ? 0 : -errno;
+        (void) remove_seal(s, digest);
         return fsync(s->layers_fd) < 0 ? -errno : 0;
 }
 

@@ -5,7 +5,8 @@
  * The store of layers: EROFS images named by the SHA-256 of their bytes, in <root>/layers/sha256-<hex>.erofs, 0444,
  * never changed. It promises that a name, once there, has exactly the bytes of its digest, also after a power cut:
  * bytes are hashed and synced under a temporary name in <root>/tmp/ first, then renamed without replacing. The same
- * bytes are stored once. No function here logs; none but publish and verify takes long (they hash the whole file).
+ * bytes are stored once. Where the file system offers it, a layer is sealed as well (layer-seal.h) before it gets its
+ * name. No function here logs; none but publish and verify takes long (they hash the whole file).
  */
 
 #include "basic/digest.h"
@@ -13,7 +14,7 @@
 
 typedef struct LayerStore LayerStore;
 
-/* ROOT is normally /var/lib/agentd; makes layers/, generations/ and tmp/ below it (0700) where they are missing. */
+/* ROOT is normally /var/lib/agentd; makes layers/, generations/, seals/ and tmp/ below it (0700) where they are missing. */
 int layer_store_open(const char *root, LayerStore **ret);
 LayerStore *layer_store_free(LayerStore *s);
 DEFINE_CLEANUP(LayerStore *, layer_store_free);
@@ -46,7 +47,16 @@ int layer_store_publish(LayerStore *s, const char *path, const char *expected, c
 int layer_store_path(LayerStore *s, const char *digest, char **ret);
 /* Opens a layer read-only; -ENOENT. Both ret_* may be NULL, to ask only whether it is there. */
 int layer_store_open_layer(LayerStore *s, const char *digest, int *ret_fd, uint64_t *ret_size);
-/* 0: the bytes are right; -EBADMSG: they are not; -ENOENT. */
+
+typedef enum LayerSeal {
+        LAYER_UNSEALED,  /* nobody can tell without reading it */
+        LAYER_SEALED,    /* it is the file that was sealed, and the kernel compares each block that is read */
+        LAYER_SEAL_LOST, /* it was sealed once and is not any more (a copy was brought back): to be read in full */
+} LayerSeal;
+
+/* Takes no time. -ENOENT; -EBADMSG: it is sealed, but is not the file that was. */
+int layer_store_check_seal(LayerStore *s, const char *digest);
+/* 0: the bytes on the disk are right; -EBADMSG: they are not; -ENOENT. Seals it where that can be had now. */
 int layer_store_verify(LayerStore *s, const char *digest);
 /* Missing is no error. Whether anybody needs it is for the caller to know. */
 int layer_store_remove(LayerStore *s, const char *digest);

@@ -85,11 +85,12 @@ int sq_run_enqueue(Store *s, const StoreRunRequest *request, const char *id, con
 
         r = sq_run(q,
                    "INSERT INTO runs (id, user_id, lane_id, uid, trigger, session, labels, idempotency_key, parent, "
-                   "input_digest, priority, keep, timeout_usec, created_usec, queued_usec, caller) "
-                   "VALUES (?, (SELECT user_id FROM lanes WHERE id = ?2), ?2, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?13, ?)",
-                   "suussssssiiuus", id, (uint64_t) lane, (uint64_t) request->uid, request->trigger, request->session,
+                   "input_digest, priority, keep, timeout_usec, created_usec, queued_usec, caller, verify) "
+                   "VALUES (?, (SELECT user_id FROM lanes WHERE id = ?2), ?2, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?13, ?, ?)",
+                   "suussssssiiuusi", id, (uint64_t) lane, (uint64_t) request->uid, request->trigger, request->session,
                    request->labels, request->idempotency_key, request->parent, input_digest, request->priority,
-                   (int) request->keep, request->timeout_usec, now, request->caller);
+                   (int) request->keep, request->timeout_usec, now, request->caller,
+                   (int) request->verify);
         if (r < 0)
                 return r;
         seq = (uint64_t) sqlite3_last_insert_rowid(q->db);

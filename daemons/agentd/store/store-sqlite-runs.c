@@ -16,7 +16,7 @@ int sq_run_from_row(sqlite3_stmt *st, StoreRun *ret) {
                 [8] = &run.idempotency_key, [9] = &run.parent, [10] = &run.input_digest, [19] = &run.unit,
                 [20] = &run.invocation_id, [21] = &run.boot_id, [22] = &run.generation, [23] = &run.environment,
                 [24] = &run.runner, [25] = &run.policy, [34] = &run.cancel_by, [36] = &run.message, [44] = &run.steps,
-                [45] = &run.caller, [46] = &run.runner_before, [47] = &run.verdict,
+                [45] = &run.caller, [46] = &run.runner_before, [47] = &run.verdict, [49] = &run.verified,
         };
         int r;
 
@@ -36,6 +36,7 @@ int sq_run_from_row(sqlite3_stmt *st, StoreRun *ret) {
         run.uid = (uid_t) sqlite3_column_int64(st, 3);
         run.priority = sqlite3_column_int(st, 11);
         run.keep = sqlite3_column_int(st, 12) != 0;
+        run.verify = sqlite3_column_int(st, 48) != 0;
         run.timeout_usec = sq_column_u64(st, 13);
         run.state = (RunState) sqlite3_column_int(st, 14);
         run.attempt = (unsigned) sqlite3_column_int64(st, 15);
@@ -128,10 +129,11 @@ int sq_run_set_prepared(Store *s, const char *id, uint64_t fence, const StoreRun
         r = sq_run(q,
                    "UPDATE runs SET unit = COALESCE(?, unit), boot_id = COALESCE(?, boot_id), "
                    "generation = COALESCE(?, generation), environment = COALESCE(?, environment), "
-                   "runner = COALESCE(?, runner), runner_before = ?, verdict = ?, policy = COALESCE(?, policy), "
+                   "runner = COALESCE(?, runner), runner_before = ?, verdict = ?, verified = ?, policy = COALESCE(?, policy), "
                    "sandbox_uid = ?, deadline_usec = ?, steps = COALESCE(?, steps), prepared_usec = ? WHERE seq = ?",
-                   "ssssssssnusuu", plan->unit, plan->boot_id, plan->generation, plan->environment, plan->runner,
-                   plan->runner_before, plan->verdict, plan->policy, plan->sandbox_uid == (uid_t) -1 ? STORE_UNKNOWN : (uint64_t) plan->sandbox_uid,
+                   "sssssssssnusuu", plan->unit, plan->boot_id, plan->generation, plan->environment, plan->runner,
+                   plan->runner_before, plan->verdict, plan->verified, plan->policy,
+                   plan->sandbox_uid == (uid_t) -1 ? STORE_UNKNOWN : (uint64_t) plan->sandbox_uid,
                    plan->deadline_usec, plan->steps, sq_now(), (uint64_t) g.seq);
         if (r < 0)
                 return r;

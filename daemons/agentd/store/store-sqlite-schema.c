@@ -258,10 +258,16 @@ static const char schema_3[] =
         "  UNIQUE (seq, key)"
         ") STRICT;";
 
+/* Whether a run's layers are to be checked at its start, and how they were. */
+static const char schema_4[] =
+        "ALTER TABLE runs ADD COLUMN verify INTEGER NOT NULL DEFAULT 0;"
+        "ALTER TABLE runs ADD COLUMN verified TEXT;";
+
 static const char *const migrations[] = {
         schema_1,
         schema_2,
         schema_3,
+        schema_4,
 };
 
 static int exec(SqliteStore *q, const char *sql) {

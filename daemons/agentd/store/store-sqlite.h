@@ -96,7 +96,7 @@ int sq_lane_id(SqliteStore *q, const char *user, const char *agent, bool add, in
         "r.sandbox_uid, r.created_usec, r.queued_usec, r.claimed_usec, r.prepared_usec, r.started_usec, "              \
         "r.finished_usec, r.deadline_usec, r.cancel_by, r.result, r.message, r.exit_code, r.exit_signal, "             \
         "EXISTS (SELECT 1 FROM run_results p WHERE p.seq = r.seq), r.cpu_usec, r.memory_peak, r.io_read_bytes, "       \
-        "r.io_write_bytes, r.steps, r.caller, r.runner_before, r.verdict "                                             \
+        "r.io_write_bytes, r.steps, r.caller, r.runner_before, r.verdict, r.verify, r.verified "                                             \
         "FROM runs r " index " JOIN users u ON u.id = r.user_id JOIN lanes l ON l.id = r.lane_id "
 #define SQ_RUN_SELECT SQ_RUN_SELECT_BY("")
 int sq_run_from_row(sqlite3_stmt *st, StoreRun *ret);

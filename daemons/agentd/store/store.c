@@ -102,7 +102,7 @@ void store_run_done(StoreRun *run) {
                 &run->user, &run->agent, &run->trigger, &run->session, &run->labels, &run->idempotency_key,
                 &run->parent, &run->input_digest, &run->unit, &run->invocation_id, &run->boot_id, &run->generation,
                 &run->environment, &run->runner, &run->policy, &run->cancel_by, &run->message, &run->steps,
-                &run->caller, &run->runner_before, &run->verdict,
+                &run->caller, &run->runner_before, &run->verdict, &run->verified,
         };
 
         for (size_t i = 0; i < ELEMENTSOF(strings); i++)

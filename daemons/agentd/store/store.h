@@ -143,7 +143,7 @@ typedef struct StoreRun {
         char *parent;          /* run id, or NULL */
         char *input_digest;
         int priority;
-        bool keep;
+        bool keep, verify;
         uint64_t timeout_usec; /* of one attempt */
 
         RunState state;
@@ -160,6 +160,7 @@ typedef struct StoreRun {
         char *runner;
         char *runner_before;   /* or NULL: what the generation ran with before */
         char *verdict;         /* or NULL: how the runner is known to suit, "cached" or "checked" */
+        char *verified;        /* or NULL: how its layers were checked, "fs-verity" or "digest" */
         char *policy;
         uid_t sandbox_uid;     /* (uid_t) -1 = none */
 
@@ -193,7 +194,7 @@ typedef struct StoreRunRequest {
         const char *idempotency_key;
         const char *parent;
         int priority;
-        bool keep;
+        bool keep, verify;
         uint64_t timeout_usec;
         const char *input;
         size_t input_size;           /* ≤ STORE_INPUT_MAX, else -E2BIG */
@@ -232,7 +233,7 @@ typedef struct StoreRunPlan {
         const char *unit;
         const char *boot_id;
         const char *generation, *environment, *runner, *policy; /* NULL leaves the column as it is */
-        const char *runner_before, *verdict;                    /* NULL is NULL */
+        const char *runner_before, *verdict, *verified;         /* NULL is NULL */
         uid_t sandbox_uid;
         uint64_t deadline_usec;
         const char *steps; /* or NULL */
