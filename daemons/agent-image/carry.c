@@ -114,6 +114,45 @@ static int put_layer(struct archive *a, const char *path) {
                 report_error(0, "EnvironmentDamaged", "The layer %s is damaged; run: agentctl env fsck", digest);
 }
 
+/*
+ * A configuration as an image has it, so that whoever shows, copies or keeps images can do so with this; what is ours is
+ * one more member of it, which they leave alone.
+ */
+static int make_config(const char *document, char *const *layers, const char *name, char **ret) {
+        _cleanup_json_ sd_json_variant *v = NULL, *ours = NULL, *ids = NULL;
+        _cleanup_free_ char *error = NULL;
+        const char *head;
+        int r;
+
+        r = json_parse(document, strlen(document), &ours, &error);
+        for (char *const *l = layers; r >= 0 && *l; l++) {
+                _cleanup_json_ sd_json_variant *id = NULL;
+                char digest[DIGEST_LEN + 1];
+
+                r = layer_digest(*l, digest);
+                if (r < 0)
+                        return r;
+                r = sd_json_variant_new_string(&id, digest);
+                if (r >= 0)
+                        r = sd_json_variant_append_array(&ids, id);
+        }
+        head = r >= 0 ? json_string(ours, "head") : NULL;
+        if (r >= 0)
+                r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("architecture", oci_architecture()),
+                                   SD_JSON_BUILD_PAIR_STRING("os", "linux"),
+                                   SD_JSON_BUILD_PAIR("config", SD_JSON_BUILD_OBJECT(
+                                           SD_JSON_BUILD_PAIR("Labels", SD_JSON_BUILD_OBJECT(
+                                                   SD_JSON_BUILD_PAIR_STRING("org.agentd1.agent", name),
+                                                   SD_JSON_BUILD_PAIR_STRING("org.agentd1.head", strempty(head)))))),
+                                   SD_JSON_BUILD_PAIR("rootfs", SD_JSON_BUILD_OBJECT(
+                                           SD_JSON_BUILD_PAIR_STRING("type", "layers"),
+                                           SD_JSON_BUILD_PAIR_VARIANT("diff_ids", ids))),
+                                   SD_JSON_BUILD_PAIR_VARIANT(OCI_KEY_ENVIRONMENT, ours));
+        if (r >= 0)
+                r = json_format_canonical(v, ret);
+        return r < 0 ? report_errno(r, "Exporting") : 0;
+}
+
 static int describe_layers(char *const *layers, sd_json_variant **ret) {
         int r;
 
@@ -145,7 +184,7 @@ static int make_documents(const char *config, const char *config_digest, sd_json
                            SD_JSON_BUILD_PAIR_STRING("mediaType", OCI_TYPE_MANIFEST),
                            SD_JSON_BUILD_PAIR_STRING("artifactType", OCI_TYPE_ENVIRONMENT),
                            SD_JSON_BUILD_PAIR("config", SD_JSON_BUILD_OBJECT(
-                                   SD_JSON_BUILD_PAIR_STRING("mediaType", OCI_TYPE_ENVIRONMENT_CONFIG),
+                                   SD_JSON_BUILD_PAIR_STRING("mediaType", OCI_TYPE_CONFIG),
                                    SD_JSON_BUILD_PAIR_STRING("digest", config_digest),
                                    SD_JSON_BUILD_PAIR_UNSIGNED("size", strlen(config)))),
                            SD_JSON_BUILD_PAIR_VARIANT("layers", layers));
@@ -168,13 +207,15 @@ static int make_documents(const char *config, const char *config_digest, sd_json
         return r < 0 ? report_errno(r, "Exporting") : 0;
 }
 
-static int write_archive(struct archive *a, const char *config, char *const *layers, const char *name) {
+static int write_archive(struct archive *a, const char *document, char *const *layers, const char *name) {
         char config_digest[DIGEST_LEN + 1], manifest_digest[DIGEST_LEN + 1];
         _cleanup_json_ sd_json_variant *described = NULL;
-        _cleanup_free_ char *manifest = NULL, *index = NULL;
+        _cleanup_free_ char *config = NULL, *manifest = NULL, *index = NULL;
         int r;
 
-        r = describe_layers(layers, &described);
+        r = make_config(document, layers, name, &config);
+        if (r >= 0)
+                r = describe_layers(layers, &described);
         if (r >= 0 && digest_bytes(config, strlen(config), config_digest) < 0)
                 r = report_errno(-EIO, "Exporting");
         if (r >= 0)
@@ -282,20 +323,20 @@ int carry_import(int in, int spool, const char *spool_path, const UnpackLimits *
                 r = oci_find_image(spool, &image);
         if (r < 0)
                 return r;
-        if (!image.config || !streq(image.config_type, OCI_TYPE_ENVIRONMENT_CONFIG))
+        if (!image.environment)
                 return report_error(0, "InvalidImage", "This is an image, not an exported environment: agentctl image import");
         if (strv_length(image.layers) > LAYERS_MAX)
                 return report_error(0, "InvalidImage", "The environment has too many layers");
         for (size_t i = 0; image.layers && image.layers[i]; i++) {
                 _cleanup_free_ char *path = strprintf("%s/%s", spool_path, image.layers[i]);
 
-                if (!streq(image.types[i], OCI_TYPE_EROFS))
-                        return report_error(0, "InvalidImage", "A layer of the environment is of an unknown kind");
+                if (!image.diff_ids || !streq(oci_blob_name(image.diff_ids[i]), image.layers[i]))
+                        return report_error(0, "InvalidImage", "The configuration names other layers than there are");
                 report_step("checking", i + 1);
                 r = path ? check_erofs(path) : report_errno(-ENOMEM, "Importing");
                 if (r < 0)
                         return r;
         }
-        snprintf(ret_config, DIGEST_LEN + 1, "%s", image.config);
+        snprintf(ret_config, DIGEST_LEN + 1, "sha256:%s", image.config);
         return 0;
 }

@@ -16,9 +16,11 @@
 
 #define OCI_TYPE_MANIFEST "application/vnd.oci.image.manifest.v1+json"
 #define OCI_TYPE_INDEX "application/vnd.oci.image.index.v1+json"
+#define OCI_TYPE_CONFIG "application/vnd.oci.image.config.v1+json"
 #define OCI_TYPE_EROFS "application/vnd.erofs.layer.v1"
 #define OCI_TYPE_ENVIRONMENT "application/vnd.agentd.environment.v1"
-#define OCI_TYPE_ENVIRONMENT_CONFIG "application/vnd.agentd.environment.config.v1+json"
+/* The member of an image's configuration that makes it an exported environment. */
+#define OCI_KEY_ENVIRONMENT "org.agentd1.environment"
 
 /* Whether an archive whose first entry is PATH (normalized) is one of these. */
 bool oci_is_archive(const char *path);
@@ -26,16 +28,18 @@ bool oci_is_archive(const char *path);
 int oci_spool(struct archive *a, struct archive_entry *e, int spool, const UnpackLimits *limits);
 
 typedef struct OciImage {
-        char *config;     /* digest, or NULL for docker's form */
-        char *config_type;
+        char *config;     /* name in the spool */
+        bool environment; /* an exported one: its layers are ours */
         char **layers;    /* names in the spool, bottom first */
-        char **types;     /* of those */
+        char **diff_ids;  /* digests of those without compression; NULL where the configuration tells none */
 } OciImage;
 
 void oci_image_done(OciImage *i);
-/* The image for this machine. */
+/* The image for this machine; whatever else is in the archive, or is not in it that should be, is refused in words. */
 int oci_find_image(int spool, OciImage *ret);
 int oci_open(int spool, const char *name);
+/* This machine's kind as images name it ("amd64"). */
+const char *oci_architecture(void);
 /* The spool's name of a blob. */
 static inline const char *oci_blob_name(const char *digest) {
         return digest + strlen("sha256:");

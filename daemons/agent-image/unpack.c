@@ -1,503 +1,31 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/*
- * libarchive only parses; each entry is written by hand below the root's fd (tree.h). Directories get their final
- * mode and times at the end, else writing into them would change those.
- */
-#include <archive.h>
-#include <archive_entry.h>
-#include <dirent.h>
-#include <sys/xattr.h>
-
+/* What kind of archive it is, and entry after entry of it; the layers of an image's archive one on top of the other. */
 #include "basic/fs-util.h"
-#include "basic/strmap.h"
 #include "basic/string-util.h"
 #include "oci.h"
 #include "report.h"
-#include "tree.h"
-#include "unpack.h"
+#include "stream.h"
+#include "unpack-part.h"
 
-#define BLOCK_SIZE (256 * 1024)
-#define XATTR_SIZE_MAX 65536
-
-typedef struct DirMeta {
-        char *path;
-        mode_t mode;
-        uid_t uid;
-        gid_t gid;
-        struct timespec mtime;
-} DirMeta;
-
-typedef struct Unpack {
-        int root, spool;
-        bool layer;   /* it goes on top of others: whiteouts are carried out */
-        StrMap *seen; /* paths of this layer, as keys of themselves */
-        const UnpackLimits *limits;
-        uint64_t bytes, entries;
-        int64_t newest;
-        DirMeta *dirs;
-        size_t n_dirs, dirs_room;
-} Unpack;
-
-static int refuse(const char *name, const char *why) {
-        _cleanup_free_ char *shown = escape_name(name);
-
-        return report_error(0, "InvalidImage", "The archive's entry \"%s\" is refused: %s", strempty(shown), why);
-}
-
-static int failed(int r, const char *name) {
-        _cleanup_free_ char *shown = escape_name(name), *doing = strprintf("Unpacking \"%s\"", strempty(shown));
-
-        if (r == -ELOOP)
-                return refuse(name, "its path leads through a symbolic link");
-        if (r == -ENAMETOOLONG)
-                return refuse(name, "its path is too long");
-        if (r == -ENOTDIR)
-                return refuse(name, "its path leads through something that is no directory");
-        return report_errno(r, strempty(doing));
-}
-
-/* "./a//b/" → "a/b"; "" is the root. */
-static int normalize(const char *raw, char **ret) {
-        _cleanup_free_ char *out = NULL;
-        size_t o = 0;
-
-        if (raw[0] == '/')
-                return refuse(raw, "its path is absolute");
-        if (strlen(raw) >= PATH_MAX)
-                return refuse(raw, "its path is too long");
-        out = malloc(strlen(raw) + 1);
-        if (!out)
-                return report_errno(-ENOMEM, "Unpacking");
-        for (const char *p = raw; *p;) {
-                size_t l = strcspn(p, "/");
-
-                if (l == 2 && p[0] == '.' && p[1] == '.')
-                        return refuse(raw, "its path contains \"..\"");
-                if (l > NAME_MAX)
-                        return refuse(raw, "its name is too long");
-                if (l > 0 && !(l == 1 && p[0] == '.')) {
-                        if (o > 0)
-                                out[o++] = '/';
-                        memcpy(out + o, p, l);
-                        o += l;
-                }
-                p += l;
-                p += strspn(p, "/");
-        }
-        out[o] = 0;
-        *ret = TAKE_PTR(out);
-        return 0;
-}
-
-static struct timespec entry_mtime(struct archive_entry *e) {
-        if (!archive_entry_mtime_is_set(e))
-                return (struct timespec) {};
-        return (struct timespec) { .tv_sec = archive_entry_mtime(e), .tv_nsec = archive_entry_mtime_nsec(e) };
-}
-
-static int entry_owner(struct archive_entry *e, const char *path, uid_t *ret_uid, gid_t *ret_gid) {
-        int64_t uid = archive_entry_uid(e), gid = archive_entry_gid(e);
-
-        /* (uid_t) -1 means "leave it" to chown(). */
-        if (uid < 0 || uid >= UINT32_MAX || gid < 0 || gid >= UINT32_MAX)
-                return refuse(path, "its owner is no valid id");
-        *ret_uid = (uid_t) uid;
-        *ret_gid = (gid_t) gid;
-        return 0;
-}
-
-static int set_xattrs(int fd, struct archive_entry *e, const char *path) {
-        const char *name;
-        const void *value;
-        size_t size;
-
-        archive_entry_xattr_reset(e);
-        while (archive_entry_xattr_next(e, &name, &value, &size) == ARCHIVE_OK) {
-                /* trusted.* would be overlayfs' own marks, security.selinux the other host's policy. */
-                if (!name || (!startswith(name, "user.") && !streq(name, "security.capability")))
-                        continue;
-                if (size > XATTR_SIZE_MAX)
-                        return refuse(path, "it has an extended attribute that is too large");
-                if (fsetxattr(fd, name, value, size, 0) < 0 && errno != EOPNOTSUPP)
-                        return failed(-errno, path);
-        }
-        return 0;
-}
-
-/* Makes room for a new entry that is no directory. */
-static int clear_place(const Unpack *u, int parent, const char *name, const char *path) {
-        int r;
-
-        if (unlinkat(parent, name, 0) >= 0 || errno == ENOENT)
-                return 0;
-        if (errno == EISDIR && unlinkat(parent, name, AT_REMOVEDIR) >= 0)
-                return 0;
-        if ((errno == ENOTEMPTY || errno == EEXIST) && u->layer && !strmap_get(u->seen, path)) {
-                r = rm_rf_at(parent, name); /* of the layers below */
-                return r < 0 ? failed(r, path) : 0;
-        }
-        if (errno == ENOTEMPTY || errno == EEXIST)
-                return refuse(path, "a directory of that name has content already");
-        return failed(-errno, path);
-}
-
-static int write_data(Unpack *u, struct archive *a, int fd, const char *path) {
-        uint64_t size = 0;
-
-        for (;;) {
-                const void *block;
-                la_int64_t offset;
-                size_t n;
-                int r;
-
-                r = archive_read_data_block(a, &block, &n, &offset);
-                if (r == ARCHIVE_EOF)
-                        break;
-                if (r == ARCHIVE_RETRY)
-                        continue;
-                if (r < ARCHIVE_WARN)
-                        return report_error(0, "InvalidImage", "The archive is damaged: %s", archive_error_string(a));
-                if (offset < 0)
-                        return refuse(path, "its holes make no sense");
-                if ((uint64_t) offset + n > u->limits->bytes_max - u->bytes)
-                        return report_error(0, "ImageTooLarge",
-                                            "The image's files are larger than is allowed (%" PRIu64 " bytes)",
-                                            u->limits->bytes_max);
-                if (lseek(fd, offset, SEEK_SET) < 0)
-                        return failed(-errno, path);
-                r = write_full(fd, block, n);
-                if (r < 0)
-                        return failed(r, path);
-                size = MAX(size, (uint64_t) offset + n);
-                report_step("unpacking", u->entries);
-        }
-        u->bytes += size;
-        return 0;
-}
-
-static int unpack_file(Unpack *u, struct archive *a, struct archive_entry *e, int parent, const char *name,
-                       const char *path) {
-        uint64_t size = archive_entry_size_is_set(e) && archive_entry_size(e) > 0 ?
-                (uint64_t) archive_entry_size(e) : 0;
-        struct timespec times[2] = { { .tv_nsec = UTIME_OMIT }, entry_mtime(e) };
-        _cleanup_close_ int fd = -EBADF;
-        uint64_t before = u->bytes;
-        uid_t uid;
-        gid_t gid;
-        int r;
-
-        r = entry_owner(e, path, &uid, &gid);
-        if (r < 0)
-                return r;
-        if (size > u->limits->bytes_max - u->bytes)
-                return report_error(0, "ImageTooLarge",
-                                    "The image's files are larger than is allowed (%" PRIu64 " bytes)",
-                                    u->limits->bytes_max);
-        r = clear_place(u, parent, name, path);
-        if (r < 0)
-                return r;
-        fd = openat(parent, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-        if (fd < 0)
-                return failed(-errno, path);
-        r = write_data(u, a, fd, path);
-        if (r < 0)
-                return r;
-        /* A hole at the end has no block of its own; it counts all the same, an image has no holes. */
-        if (size > u->bytes - before) {
-                if (ftruncate(fd, (off_t) size) < 0)
-                        return failed(-errno, path);
-                u->bytes = before + size;
-        }
-        /* In this order: chown() takes set-id bits and capabilities away. */
-        if (fchown(fd, uid, gid) < 0 || fchmod(fd, archive_entry_perm(e) & 07777) < 0)
-                return failed(-errno, path);
-        r = set_xattrs(fd, e, path);
-        if (r < 0)
-                return r;
-        return futimens(fd, times) < 0 ? failed(-errno, path) : 0;
-}
-
-static int no_target(int r, const char *path) {
-        return r == -ENOENT ? refuse(path, "it is a link to something that is not there") : failed(r, path);
-}
-
-static int unpack_hardlink(Unpack *u, struct archive_entry *e, int parent, const char *name, const char *path) {
-        _cleanup_free_ char *target = NULL;
-        _cleanup_close_ int from = -EBADF;
-        const char *from_name = NULL;
-        struct stat st, old;
-        int r;
-
-        r = normalize(archive_entry_hardlink(e), &target);
-        if (r < 0)
-                return r;
-        if (isempty(target))
-                return refuse(path, "it is a link to the root");
-        from = tree_open_parent(u->root, target, false, &from_name);
-        if (from < 0)
-                return no_target(from, path);
-        if (fstatat(from, from_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
-                return no_target(-errno, path);
-        if (S_ISDIR(st.st_mode))
-                return refuse(path, "it is a hard link to a directory");
-        if (fstatat(parent, name, &old, AT_SYMLINK_NOFOLLOW) >= 0 && old.st_ino == st.st_ino && old.st_dev == st.st_dev)
-                return 0; /* to itself */
-        r = clear_place(u, parent, name, path);
-        if (r < 0)
-                return r;
-        return linkat(from, from_name, parent, name, 0) < 0 ? failed(-errno, path) : 0;
-}
-
-/* Symlinks and FIFOs: no fd to be had without side effects, so by name. */
-static int unpack_special(Unpack *u, struct archive_entry *e, int parent, const char *name, const char *path) {
-        struct timespec times[2] = { { .tv_nsec = UTIME_OMIT }, entry_mtime(e) };
-        const char *target = archive_entry_symlink(e);
-        bool link = archive_entry_filetype(e) == AE_IFLNK;
-        uid_t uid;
-        gid_t gid;
-        int r;
-
-        if (link && (isempty(target) || strlen(target) >= PATH_MAX))
-                return refuse(path, "it is a symbolic link to nowhere");
-        r = entry_owner(e, path, &uid, &gid);
-        if (r < 0)
-                return r;
-        r = clear_place(u, parent, name, path);
-        if (r < 0)
-                return r;
-        if ((link ? symlinkat(target, parent, name) : mkfifoat(parent, name, 0600)) < 0)
-                return failed(-errno, path);
-        if (fchownat(parent, name, uid, gid, AT_SYMLINK_NOFOLLOW) < 0 ||
-            (!link && fchmodat(parent, name, archive_entry_perm(e) & 07777, 0) < 0) ||
-            utimensat(parent, name, times, AT_SYMLINK_NOFOLLOW) < 0)
-                return failed(-errno, path);
-        return 0;
-}
-
-static int remember_directory(Unpack *u, struct archive_entry *e, const char *path) {
-        DirMeta *d;
-        int r;
-
-        if (u->n_dirs == u->dirs_room) {
-                size_t room = MAX(u->dirs_room * 2, (size_t) 1024);
-
-                d = reallocarray(u->dirs, room, sizeof *d);
-                if (!d)
-                        return report_errno(-ENOMEM, "Unpacking");
-                u->dirs = d;
-                u->dirs_room = room;
-        }
-        d = &u->dirs[u->n_dirs];
-        *d = (DirMeta) { .mode = archive_entry_perm(e) & 07777, .mtime = entry_mtime(e) };
-        r = entry_owner(e, path, &d->uid, &d->gid);
-        if (r < 0)
-                return r;
-        d->path = strdup(path);
-        if (!d->path)
-                return report_errno(-ENOMEM, "Unpacking");
-        u->n_dirs++;
-        return 0;
-}
-
-static int unpack_directory(Unpack *u, struct archive_entry *e, const char *path) {
-        _cleanup_close_ int parent = -EBADF, fd = -EBADF;
-        const char *name = NULL;
-        struct stat st;
-        int r;
-
-        if (!isempty(path)) {
-                parent = tree_open_parent(u->root, path, true, &name);
-                if (parent < 0)
-                        return failed(parent, path);
-                if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) >= 0) {
-                        if (S_ISLNK(st.st_mode) && !(u->layer && !strmap_get(u->seen, path)))
-                                return failed(-ELOOP, path);
-                        if (!S_ISDIR(st.st_mode) && unlinkat(parent, name, 0) < 0)
-                                return failed(-errno, path);
-                } else if (errno != ENOENT)
-                        return failed(-errno, path);
-                if (mkdirat(parent, name, 0700) < 0 && errno != EEXIST)
-                        return failed(-errno, path);
-        }
-        fd = tree_open(u->root, path, O_RDONLY | O_DIRECTORY);
-        if (fd < 0)
-                return failed(fd, path);
-        r = set_xattrs(fd, e, path);
-        return r < 0 ? r : remember_directory(u, e, path);
-}
-
-static bool is_below_dev(const char *path) {
-        return startswith(path, "dev/") != NULL;
-}
-
-/* --- layers on top of others ------------------------------------------------------------------------------------ */
-
-static int note_seen(Unpack *u, const char *path) {
-        char *k;
-        int r;
-
-        if (strmap_get(u->seen, path))
-                return 0;
-        k = strdup(path);
-        r = k ? strmap_put(u->seen, k, k) : -ENOMEM;
-        if (r < 0)
-                free(k);
-        return r < 0 ? report_errno(r, "Unpacking") : 0;
-}
-
-static void forget_seen(Unpack *u) {
-        char *k;
-
-        while (u->seen && (k = strmap_first(u->seen))) {
-                strmap_remove(u->seen, k);
-                free(k);
-        }
-        u->seen = strmap_free(u->seen);
-}
-
-/* Removes what layers below have put into the directory PATH; what this one has put there stays. */
-static int clear_lower(Unpack *u, const char *path, unsigned depth) {
-        struct dirent *de;
-        int fd, r = 0;
-        DIR *d;
-
-        if (depth > 1024)
-                return failed(-ELOOP, path);
-        fd = tree_open(u->root, path, O_RDONLY | O_DIRECTORY);
-        if (fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP)
-                return 0;
-        if (fd < 0)
-                return failed(fd, path);
-        d = fdopendir(fd);
-        if (!d) {
-                close(fd);
-                return report_errno(-ENOMEM, "Unpacking");
-        }
-        while (r >= 0 && (de = readdir(d))) {
-                _cleanup_free_ char *child = NULL;
-
-                if (streq(de->d_name, ".") || streq(de->d_name, ".."))
-                        continue;
-                child = isempty(path) ? strdup(de->d_name) : strprintf("%s/%s", path, de->d_name);
-                if (!child)
-                        r = report_errno(-ENOMEM, "Unpacking");
-                else if (strmap_get(u->seen, child))
-                        r = clear_lower(u, child, depth + 1);
-                else {
-                        r = rm_rf_at(dirfd(d), de->d_name);
-                        if (r < 0)
-                                r = failed(r, child);
-                }
-        }
-        closedir(d);
-        return r;
-}
-
-/* 1: it was one, and is carried out. */
-static int unpack_whiteout(Unpack *u, const char *path) {
-        const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *gone = startswith(name, ".wh.");
-        _cleanup_free_ char *dir = slash ? strndup(path, (size_t) (slash - path)) : strdup(""), *target = NULL;
-        int r;
-
-        if (!dir)
-                return report_errno(-ENOMEM, "Unpacking");
-        if (!gone) {
-                /* With the directories it is in: they are this layer's, too. */
-                for (const char *p = path; (p = strchr(p, '/')); p++) {
-                        _cleanup_free_ char *above = strndup(path, (size_t) (p - path));
-
-                        r = above ? note_seen(u, above) : report_errno(-ENOMEM, "Unpacking");
-                        if (r < 0)
-                                return r;
-                }
-                return 0; /* itself: when it is there */
-        }
-        if (streq(gone, ".wh..opq")) {
-                r = clear_lower(u, dir, 0);
-                return r < 0 ? r : 1;
-        }
-        if (isempty(gone) || startswith(gone, ".wh.")) /* aufs' own files */
-                return isempty(gone) ? refuse(path, "it is a whiteout of nothing") : 1;
-        if (streq(gone, ".") || streq(gone, ".."))
-                return refuse(path, "it is a whiteout of a directory's own entry");
-        target = isempty(dir) ? strdup(gone) : strprintf("%s/%s", dir, gone);
-        if (!target)
-                return report_errno(-ENOMEM, "Unpacking");
-        r = strmap_get(u->seen, target) ? clear_lower(u, target, 0) : tree_remove(u->root, target);
-        return r < 0 ? failed(r, target) : 1;
-}
-
-static int unpack_entry(Unpack *u, struct archive *a, struct archive_entry *e) {
-        const char *raw = archive_entry_pathname(e), *name = NULL;
-        _cleanup_close_ int parent = -EBADF;
-        _cleanup_free_ char *path = NULL;
-        int r;
-
-        if (isempty(raw))
-                return refuse("", "it has no name");
-        r = normalize(raw, &path);
-        if (r < 0)
-                return r;
-        if (u->layer) {
-                r = unpack_whiteout(u, path);
-                if (r != 0)
-                        return MIN(r, 0);
-        }
-        if (!archive_entry_hardlink(e) && archive_entry_filetype(e) == AE_IFDIR)
-                return unpack_directory(u, e, path);
-        if (isempty(path))
-                return refuse(raw, "the root must be a directory");
-        if (!archive_entry_hardlink(e) && is_below_dev(path) && archive_entry_filetype(e) != AE_IFREG)
-                return 0; /* a run gets its own /dev */
-
-        parent = tree_open_parent(u->root, path, true, &name);
-        if (parent < 0)
-                return failed(parent, path);
-        if (archive_entry_hardlink(e))
-                return unpack_hardlink(u, e, parent, name, path);
-        switch (archive_entry_filetype(e)) {
-        case AE_IFREG:
-                return unpack_file(u, a, e, parent, name, path);
-        case AE_IFLNK:
-        case AE_IFIFO:
-                return unpack_special(u, e, parent, name, path);
-        case AE_IFCHR:
-        case AE_IFBLK:
-                return refuse(path, "it is a device node outside of dev/");
-        case AE_IFSOCK:
-                return 0;
-        default:
-                return refuse(path, "it is of an unknown type");
-        }
-}
-
-static int finish_directories(Unpack *u) {
-        /* Of two entries of one directory the last one counts. */
-        for (size_t i = 0; i < u->n_dirs; i++) {
-                const DirMeta *d = &u->dirs[i];
-                struct timespec times[2] = { { .tv_nsec = UTIME_OMIT }, d->mtime };
-                _cleanup_close_ int fd = tree_open(u->root, d->path, O_RDONLY | O_DIRECTORY);
-
-                if (fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP)
-                        continue; /* replaced by something else later on */
-                if (fd < 0)
-                        return failed(fd, d->path);
-                if (fchown(fd, d->uid, d->gid) < 0 || fchmod(fd, d->mode) < 0 || futimens(fd, times) < 0)
-                        return failed(-errno, d->path);
-        }
-        return 0;
-}
+/* What a header, the attributes of its file and padding may take beside the file itself. */
+#define ENTRY_OVERHEAD_MAX UINT64_C(8192)
 
 static int note_entry(Unpack *u, struct archive_entry *e) {
         _cleanup_free_ char *path = NULL;
         int r;
 
-        r = normalize(strempty(archive_entry_pathname(e)), &path);
-        return r < 0 ? r : note_seen(u, path);
+        r = unpack_normalize(strempty(archive_entry_pathname(e)), &path);
+        return r < 0 ? r : unpack_note_seen(u, path);
 }
 
-static int unpack_all(Unpack *u, struct archive *a) {
-        for (;;) {
+static int too_large(const Unpack *u) {
+        return report_error(0, "ImageTooLarge", "The image's files are larger than is allowed (%" PRIu64 " bytes)",
+                            u->limits->bytes_max);
+}
+
+/* 1: it was an image's archive, and is laid out. */
+static int unpack_all(Unpack *u, Stream *s, struct archive *a) {
+        for (uint64_t n = 0;; n++) {
                 struct archive_entry *e;
                 int r;
 
@@ -506,19 +34,20 @@ static int unpack_all(Unpack *u, struct archive *a) {
                         break;
                 if (r == ARCHIVE_RETRY)
                         continue;
+                if (r < ARCHIVE_WARN && stream_is_too_long(s))
+                        return too_large(u);
                 if (r < ARCHIVE_WARN)
-                        return report_error(0, "InvalidImage",
-                                            u->entries == 0 ? "This is no tar archive: %s" : "The archive is damaged: %s",
+                        return report_error(0, "InvalidImage", n == 0 ? "This is no tar archive: %s" : "The archive is damaged: %s",
                                             archive_error_string(a));
                 if (++u->entries > u->limits->entries_max)
                         return report_error(0, "ImageTooLarge",
                                             "The image has more files than are allowed (%" PRIu64 ")",
                                             u->limits->entries_max);
-                u->newest = MAX(u->newest, (int64_t) entry_mtime(e).tv_sec);
+                u->newest = MAX(u->newest, (int64_t) unpack_entry_mtime(e).tv_sec);
                 if (u->entries == 1 && u->spool >= 0 && !u->layer) {
                         _cleanup_free_ char *path = NULL;
 
-                        r = normalize(strempty(archive_entry_pathname(e)), &path);
+                        r = unpack_normalize(strempty(archive_entry_pathname(e)), &path);
                         if (r < 0)
                                 return r;
                         if (oci_is_archive(path)) {
@@ -535,39 +64,37 @@ static int unpack_all(Unpack *u, struct archive *a) {
         }
         if (u->entries == 0 && !u->layer)
                 return report_error(0, "InvalidImage", "The archive is empty");
-        return finish_directories(u);
+        return unpack_finish_directories(u);
 }
 
-static int unpack(Unpack *u, int input_fd) {
+/* DIFF_ID (may be NULL): the digest that the stream is to have, its compression undone. */
+static int unpack(Unpack *u, int input_fd, const char *diff_id) {
+        const uint64_t overhead = u->limits->entries_max > UINT64_MAX / 4 / ENTRY_OVERHEAD_MAX ?
+                UINT64_MAX / 4 : u->limits->entries_max * ENTRY_OVERHEAD_MAX;
+        _cleanup_(stream_freep) Stream *s = NULL;
+        char digest[DIGEST_LEN + 1];
         struct archive *a;
         int r;
 
+        r = stream_open(input_fd, MIN(u->limits->bytes_max, UINT64_MAX / 4) + overhead + (1 << 20), diff_id, &s);
+        if (r < 0)
+                return r;
         a = archive_read_new();
         if (!a)
                 return report_errno(-ENOMEM, "Unpacking");
-        /* Not ..._all(): some of those run programs. */
-        archive_read_support_filter_gzip(a);
-        archive_read_support_filter_bzip2(a);
-        archive_read_support_filter_xz(a);
-        archive_read_support_filter_lzma(a);
-        archive_read_support_filter_zstd(a);
-        archive_read_support_filter_lz4(a);
-        archive_read_support_filter_compress(a);
-        archive_read_support_format_tar(a);
-        if (u->layer)
-                archive_read_support_format_empty(a);
-        /* Names are bytes. */
-        (void) archive_read_set_options(a, "tar:hdrcharset=BINARY");
-        if (archive_read_open_fd(a, input_fd, BLOCK_SIZE) != ARCHIVE_OK)
-                r = report_error(0, "InvalidImage", "This is no tar archive: %s", archive_error_string(a));
+        if (stream_attach(s, a, u->layer) != ARCHIVE_OK)
+                r = stream_is_too_long(s) ? too_large(u) :
+                        report_error(0, "InvalidImage", "This is no tar archive: %s", archive_error_string(a));
         else
-                r = unpack_all(u, a);
+                r = unpack_all(u, s, a);
         archive_read_free(a);
-        for (size_t i = 0; i < u->n_dirs; i++)
-                free(u->dirs[i].path);
-        free(u->dirs);
-        u->dirs = NULL;
-        u->n_dirs = u->dirs_room = 0;
+        unpack_forget_directories(u);
+        if (r < 0 || !diff_id)
+                return r;
+        r = stream_finish(s, digest);
+        if (r >= 0 && !streq(digest, diff_id))
+                r = report_error(0, "InvalidImage", "A layer does not have the digest that the image's configuration says of it "
+                                 "(%s)", diff_id);
         return r;
 }
 
@@ -575,14 +102,13 @@ int unpack_tar(int input_fd, int root, const UnpackLimits *limits, int64_t *ret_
         Unpack u = { .root = root, .spool = -EBADF, .limits = limits };
         int r;
 
-        r = unpack(&u, input_fd);
+        r = unpack(&u, input_fd, NULL);
         if (r < 0)
                 return r;
         *ret_newest = u.newest;
         return 0;
 }
 
-/* The layers of an archive of an image, one on top of the other. */
 static int unpack_layers(Unpack *u) {
         _cleanup_(oci_image_done) OciImage image = {};
         int r;
@@ -591,17 +117,17 @@ static int unpack_layers(Unpack *u) {
         for (size_t i = 0; r >= 0 && image.layers && image.layers[i]; i++) {
                 _cleanup_close_ int fd = -EBADF;
 
-                if (streq(image.types[i], OCI_TYPE_EROFS))
+                if (image.environment)
                         return report_error(0, "InvalidImage", "This is an exported environment: agentctl env import");
                 fd = oci_open(u->spool, image.layers[i]);
                 if (fd < 0)
                         return report_errno(fd, "Reading the archive");
                 u->layer = true;
                 u->seen = strmap_new();
-                r = u->seen ? unpack(u, fd) : report_errno(-ENOMEM, "Unpacking");
-                forget_seen(u);
+                r = u->seen ? unpack(u, fd, image.diff_ids ? image.diff_ids[i] : NULL) : report_errno(-ENOMEM, "Unpacking");
+                unpack_forget_seen(u);
         }
-        if (r >= 0 && !image.layers)
+        if (r >= 0 && (!image.layers || !image.layers[0]))
                 return report_error(0, "InvalidImage", "The image has no layers");
         return r;
 }
@@ -610,7 +136,7 @@ int unpack_image(int input_fd, int root, int spool, const UnpackLimits *limits, 
         Unpack u = { .root = root, .spool = spool, .limits = limits };
         int r;
 
-        r = unpack(&u, input_fd);
+        r = unpack(&u, input_fd, NULL);
         if (r > 0) {
                 u.entries = 0;
                 u.newest = 0;

@@ -5,6 +5,9 @@
  *
  *   {"v":1,"agent":NAME,"definition":{…},"head":DIGEST,"generations":[{"digest","manifest","note"},…]}
  *
+ * as the member "org.agentd1.environment" of the configuration of an image, whose other members are for those who know
+ * images and nothing of this.
+ *
  * The generations are the exported one and those of its ancestors whose layers the archive has as well, oldest first. A manifest is
  * there as text, so that its digest is that of its bytes. Everything in it is checked before anything is changed: digests,
  * the machine's kind, and that the archive itself brings every layer, since a layer that is merely named might be
@@ -24,6 +27,7 @@
 
 #define CONFIG_SIZE_MAX (16U << 20)
 #define GENERATIONS_MAX 1000U
+#define ENVIRONMENT_KEY "org.agentd1.environment"
 
 /* --- export ----------------------------------------------------------------------------------------------------- */
 
@@ -267,13 +271,16 @@ static int parse_config(Carry *c, const char *text, size_t size, char **ret_reas
                 {}
         };
         _cleanup_json_ sd_json_variant *v = NULL;
+        sd_json_variant *ours = NULL;
         Config config = {};
         size_t n;
         int r;
 
         r = json_parse(text, size, &v, ret_reason);
-        if (r >= 0)
-                r = json_read_object(v, "", table, &config, ret_reason);
+        if (r >= 0) {
+                ours = sd_json_variant_by_key(v, ENVIRONMENT_KEY);
+                r = ours ? json_read_object(ours, "", table, &config, ret_reason) : -EINVAL;
+        }
         c->definition = config.definition;
         c->head = config.head;
         n = r >= 0 ? sd_json_variant_elements(config.generations) : 0;

@@ -98,7 +98,8 @@ def rewrite(source, target, change):
         manifest = json.load(t.extractfile("blobs/sha256/" + old[7:]))
         old_config = manifest["config"]["digest"]
         config = json.load(t.extractfile("blobs/sha256/" + old_config[7:]))
-        change(config, manifest)
+        change(config["org.agentd1.environment"], manifest)
+        config["rootfs"]["diff_ids"] = [d["digest"] for d in manifest["layers"]]
         files = {m.name: t.extractfile(m).read() for m in t.getmembers()
                  if m.name not in ("index.json", "blobs/sha256/" + old[7:], "blobs/sha256/" + old_config[7:])}
     text = json.dumps(config).encode()
@@ -191,17 +192,19 @@ TOP = [("etc/.wh.a", ""), ("etc/c", "c"), ("opt/d/.wh..wh..opq", ""), ("opt/d/ne
 
 def oci(path, *blobs, docker=False, arch="amd64"):
     import gzip
-    files, descriptors = {}, []
-    for i, data in enumerate(blobs):
-        data = gzip.compress(data) if i % 2 else data
+    files, descriptors, diff_ids = {}, [], []
+    for i, raw in enumerate(blobs):
+        data = gzip.compress(raw) if i % 2 else raw
         files[blob(data)] = data
+        diff_ids.append("sha256:" + hashlib.sha256(raw).hexdigest())
         descriptors.append({"mediaType": "application/vnd.oci.image.layer.v1.tar" + ("+gzip" if i % 2 else ""),
                             "digest": "sha256:" + blob(data)[13:], "size": len(data)})
+    config = json.dumps({"architecture": arch, "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}}).encode()
     if docker:
         files = {f"{i:064x}/layer.tar": data for i, data in enumerate(blobs)}
         files["manifest.json"] = json.dumps([{"Config": "x.json", "Layers": list(files)}]).encode()
+        files["x.json"] = config
     else:
-        config = json.dumps({"architecture": arch, "os": "linux"}).encode()
         files[blob(config)] = config
         manifest = json.dumps({"schemaVersion": 2, "layers": descriptors, "config": {
             "mediaType": "application/vnd.oci.image.config.v1+json", "digest": "sha256:" + blob(config)[13:], "size": len(config)}}).encode()
