@@ -8,23 +8,33 @@
 #include <openssl/ssl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
+#include "basic/event-hub.h"
 #include "basic/string-util.h"
 #include "curl/curl-glue.h"
 
-typedef struct CurlIo {
-        struct CurlIo *next;
-        curl_socket_t fd;
-        sd_event_source *source;
-} CurlIo;
+#define CA_PATH "/etc/ssl/certs"
+
+typedef struct CurlSocket {
+        CurlGlue *glue;
+        HubWatch watch;
+        bool own; /* made by open_socket(), closed through close_socket(): not one of libcurl's own inner ones */
+} CurlSocket;
 
 struct CurlGlue {
         sd_event *event;
+        EventHub *hub;
         CURLM *multi;
-        sd_event_source *timer, *finished;
-        CurlIo *ios;
+        sd_event_source *timer;
+        uint64_t timer_wanted, timer_armed; /* USEC_INFINITY: off; one that fires too early just looks again */
+        HubTask timeout, finished;
+        CurlSocket **sockets; /* by their numbers */
+        size_t n_sockets;
         const AddressGuard *guard;
         char *ca_file;
+        X509_STORE *trust; /* for all connections: what was looked up stays there, what nobody asks for is never read */
+        struct timespec ca_file_mtime, ca_path_mtime;
         bool allow_http;
         unsigned n_transfers;
         unsigned depth; /* inside libcurl: nothing may be freed */
@@ -34,7 +44,7 @@ struct CurlTransfer {
         CurlGlue *glue;
         CURL *easy;
         struct curl_slist *headers;
-        sd_event_source *unpause;
+        HubTask unpause;
         curl_done_t done;
         void *userdata;
         bool running, refused, connect_only;
@@ -42,18 +52,39 @@ struct CurlTransfer {
         char error[CURL_ERROR_SIZE];
 };
 
-static void glue_drop_io(CurlGlue *g, curl_socket_t fd) {
-        for (CurlIo **p = &g->ios; *p; p = &(*p)->next)
-                if ((*p)->fd == fd) {
-                        CurlIo *io = *p;
+static void on_io(uint32_t revents, void *userdata);
 
-                        *p = io->next;
-                        /* Where the socket is closed already, taking it out of the epoll set fails, which means
-                         * nothing. */
-                        sd_event_source_disable_unref(io->source);
-                        free(io);
-                        return;
-                }
+/* Where the socket is closed already, taking it out of the epoll set fails, which means nothing. */
+static void glue_drop_socket(CurlGlue *g, curl_socket_t fd) {
+        CurlSocket *s = (size_t) fd < g->n_sockets ? TAKE_PTR(g->sockets[fd]) : NULL;
+
+        if (!s)
+                return;
+        hub_watch_remove(&s->watch);
+        free(s);
+}
+
+static int glue_new_socket(CurlGlue *g, curl_socket_t fd, bool own, CurlSocket **ret) {
+        glue_drop_socket(g, fd);
+        if ((size_t) fd >= g->n_sockets) {
+                size_t n = MAX((size_t) fd + 1, MAX(g->n_sockets * 2, (size_t) 64));
+                CurlSocket **sockets = reallocarray(g->sockets, n, sizeof(CurlSocket *));
+
+                if (!sockets)
+                        return -ENOMEM;
+                memset(sockets + g->n_sockets, 0, (n - g->n_sockets) * sizeof(CurlSocket *));
+                g->sockets = sockets;
+                g->n_sockets = n;
+        }
+
+        CurlSocket *s = calloc(1, sizeof(CurlSocket));
+        if (!s)
+                return -ENOMEM;
+        *s = (CurlSocket) { .glue = g, .own = own };
+        g->sockets[fd] = s;
+        if (ret)
+                *ret = s;
+        return 0;
 }
 
 static void glue_action(CurlGlue *g, curl_socket_t fd, int what) {
@@ -62,10 +93,11 @@ static void glue_action(CurlGlue *g, curl_socket_t fd, int what) {
         g->depth++;
         (void) curl_multi_socket_action(g->multi, fd, what, &running);
         g->depth--;
-        (void) sd_event_source_set_enabled(g->finished, SD_EVENT_ONESHOT);
+        hub_task_queue(g->hub, &g->finished);
 }
 
-static int on_io(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
+static void on_io(uint32_t revents, void *userdata) {
+        CurlSocket *s = userdata;
         int what = 0;
 
         if (revents & (EPOLLIN | EPOLLHUP))
@@ -74,67 +106,91 @@ static int on_io(sd_event_source *source, int fd, uint32_t revents, void *userda
                 what |= CURL_CSELECT_OUT;
         if (revents & EPOLLERR)
                 what |= CURL_CSELECT_ERR;
-        glue_action(userdata, fd, what);
-        return 0;
+        glue_action(s->glue, s->watch.fd, what);
 }
 
-static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+static void on_timeout(void *userdata) {
         glue_action(userdata, CURL_SOCKET_TIMEOUT, 0);
-        return 0;
 }
 
 static int socket_callback(CURL *easy, curl_socket_t fd, int action, void *userdata, void *socketp) {
         CurlGlue *g = userdata;
+        CurlSocket *s = (size_t) fd < g->n_sockets ? g->sockets[fd] : NULL;
         uint32_t events = 0;
 
-        glue_drop_io(g, fd);
         if (action == CURL_POLL_IN || action == CURL_POLL_INOUT)
                 events |= EPOLLIN;
         if (action == CURL_POLL_OUT || action == CURL_POLL_INOUT)
                 events |= EPOLLOUT;
+        if (action == CURL_POLL_REMOVE && s && !s->own) {
+                glue_drop_socket(g, fd);
+                return 0;
+        }
+        /* One of a connection that is kept for the next request stays as it is, until it is closed. */
+        if (s && s->watch.hub)
+                return hub_watch_set(&s->watch, events) < 0 ? -1 : 0;
         if (events == 0)
                 return 0;
+        if (!s && glue_new_socket(g, fd, false, &s) < 0)
+                return -1;
+        return hub_watch_add(g->hub, &s->watch, fd, events, on_io, s) < 0 ? -1 : 0;
+}
 
-        CurlIo *io = calloc(1, sizeof(CurlIo));
-        if (!io)
+static int timer_set(CurlGlue *g, uint64_t at) {
+        g->timer_wanted = at;
+        if (at >= g->timer_armed)
+                return 0;
+        if (sd_event_source_set_time(g->timer, at) < 0 || sd_event_source_set_enabled(g->timer, SD_EVENT_ONESHOT) < 0)
                 return -1;
-        io->fd = fd;
-        if (sd_event_add_io(g->event, &io->source, fd, events, on_io, g) < 0) {
-                free(io);
-                return -1;
-        }
-        io->next = g->ios;
-        g->ios = io;
+        g->timer_armed = at;
+        return 0;
+}
+
+static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        CurlGlue *g = userdata;
+        uint64_t now = 0;
+
+        g->timer_armed = USEC_INFINITY;
+        (void) sd_event_now(g->event, CLOCK_MONOTONIC, &now);
+        if (now < g->timer_wanted)
+                return g->timer_wanted == USEC_INFINITY ? 0 : timer_set(g, g->timer_wanted);
+        g->timer_wanted = USEC_INFINITY;
+        glue_action(g, CURL_SOCKET_TIMEOUT, 0);
         return 0;
 }
 
 static int timer_callback(CURLM *multi, long timeout_ms, void *userdata) {
         CurlGlue *g = userdata;
+        uint64_t now = 0;
 
-        if (timeout_ms < 0)
-                return sd_event_source_set_enabled(g->timer, SD_EVENT_OFF) < 0 ? -1 : 0;
-        if (sd_event_source_set_time_relative(g->timer, (uint64_t) timeout_ms * USEC_PER_MSEC) < 0 ||
-            sd_event_source_set_enabled(g->timer, SD_EVENT_ONESHOT) < 0)
-                return -1;
-        return 0;
+        if (timeout_ms < 0) {
+                hub_task_cancel(g->hub, &g->timeout);
+                return timer_set(g, USEC_INFINITY);
+        }
+        if (timeout_ms == 0) {
+                hub_task_queue(g->hub, &g->timeout);
+                return timer_set(g, USEC_INFINITY);
+        }
+        (void) sd_event_now(g->event, CLOCK_MONOTONIC, &now);
+        return timer_set(g, now + (uint64_t) timeout_ms * USEC_PER_MSEC);
 }
 
-static int on_finished(sd_event_source *source, void *userdata) {
+static void on_finished(void *userdata) {
         CurlGlue *g = userdata;
         CurlTransfer *t = NULL;
         int left;
 
         CURLMsg *m = curl_multi_info_read(g->multi, &left);
         if (!m)
-                return 0;
-        if (left > 0) /* one for each turn of the loop */
-                (void) sd_event_source_set_enabled(g->finished, SD_EVENT_ONESHOT);
+                return;
+        if (left > 0)
+                hub_task_queue(g->hub, &g->finished);
         if (m->msg != CURLMSG_DONE)
-                return 0;
+                return;
 
         CURLcode code = m->data.result; /* the message is gone with the handle */
         if (curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **) &t) != CURLE_OK || !t)
-                return 0;
+                return;
 
         /* The connection goes with the next line, but not its copy. */
         curl_socket_t fd;
@@ -147,7 +203,6 @@ static int on_finished(sd_event_source *source, void *userdata) {
         g->depth--;
         t->running = false;
         t->done(t, code, t->userdata);
-        return 0;
 }
 
 int curl_glue_new(sd_event *event, const CurlGlueOptions *options, CurlGlue **ret) {
@@ -170,16 +225,16 @@ int curl_glue_new(sd_event *event, const CurlGlueOptions *options, CurlGlue **re
         if (options->ca_file && !(g->ca_file = strdup(options->ca_file)))
                 return -ENOMEM;
 
+        g->timer_wanted = g->timer_armed = USEC_INFINITY;
+        g->timeout = (HubTask) { .callback = on_timeout, .userdata = g };
+        g->finished = (HubTask) { .callback = on_finished, .userdata = g };
+        r = event_hub_new(event, &g->hub);
+        if (r < 0)
+                return r;
         r = sd_event_add_time(event, &g->timer, CLOCK_MONOTONIC, USEC_INFINITY, 1, on_timer, g);
         if (r < 0)
                 return r;
         r = sd_event_source_set_enabled(g->timer, SD_EVENT_OFF);
-        if (r < 0)
-                return r;
-        r = sd_event_add_defer(event, &g->finished, on_finished, g);
-        if (r < 0)
-                return r;
-        r = sd_event_source_set_enabled(g->finished, SD_EVENT_OFF);
         if (r < 0)
                 return r;
 
@@ -204,11 +259,13 @@ CurlGlue *curl_glue_free(CurlGlue *g) {
         assert(g->n_transfers == 0);
         if (g->multi)
                 (void) curl_multi_cleanup(g->multi);
-        while (g->ios)
-                glue_drop_io(g, g->ios->fd);
+        for (size_t i = 0; i < g->n_sockets; i++)
+                glue_drop_socket(g, (curl_socket_t) i);
+        free(g->sockets);
+        event_hub_free(g->hub);
         sd_event_source_disable_unref(g->timer);
-        sd_event_source_disable_unref(g->finished);
         sd_event_unref(g->event);
+        X509_STORE_free(g->trust);
         free(g->ca_file);
         return mfree(g);
 }
@@ -225,12 +282,14 @@ static curl_socket_t open_socket(void *userdata, curlsocktype purpose, struct cu
                 return CURL_SOCKET_BAD;
         }
 
-        int fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
-        return fd < 0 ? CURL_SOCKET_BAD : fd;
+        _cleanup_close_ int fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+        if (fd < 0 || glue_new_socket(t->glue, fd, true, NULL) < 0)
+                return CURL_SOCKET_BAD;
+        return TAKE_FD(fd);
 }
 
 static int close_socket(void *userdata, curl_socket_t fd) {
-        glue_drop_io(userdata, fd);
+        glue_drop_socket(userdata, fd);
         safe_close(fd);
         return 0;
 }
@@ -244,8 +303,48 @@ static size_t read_nothing(char *data, size_t size, size_t n, void *userdata) {
         return 0;
 }
 
-/* Connections that wait between two events keep no buffers: 34 KiB each, which thousands of streams would feel. */
+static struct timespec mtime_of(const char *path) {
+        struct stat st;
+
+        return path && stat(path, &st) >= 0 ? st.st_mtim : (struct timespec) {};
+}
+
+static bool same_time(struct timespec a, struct timespec b) {
+        return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+/* libcurl would parse the system's whole bundle for each connection, and keep it as long. The folder has each authority
+ * in a file of its own, found by a hash of its name. Read anew when the administrator has changed something. */
+static X509_STORE *glue_trust(CurlGlue *g) {
+        struct timespec file = mtime_of(g->ca_file), path = mtime_of(CA_PATH);
+
+        if (g->trust && same_time(file, g->ca_file_mtime) && same_time(path, g->ca_path_mtime))
+                return g->trust;
+
+        X509_STORE *store = X509_STORE_new();
+        if (!store)
+                return NULL;
+        /* As libcurl has it: the first path that ends in what is trusted counts. */
+        if (X509_STORE_set_flags(store, X509_V_FLAG_TRUSTED_FIRST | X509_V_FLAG_PARTIAL_CHAIN) != 1 ||
+            X509_STORE_load_path(store, CA_PATH) != 1 ||
+            (g->ca_file && X509_STORE_load_file(store, g->ca_file) != 1)) {
+                X509_STORE_free(store);
+                return NULL;
+        }
+        X509_STORE_free(g->trust);
+        g->trust = store;
+        g->ca_file_mtime = file;
+        g->ca_path_mtime = path;
+        return store;
+}
+
 static CURLcode set_up_tls(CURL *easy, void *context, void *userdata) {
+        X509_STORE *store = glue_trust(userdata);
+
+        if (!store)
+                return CURLE_SSL_CACERT_BADFILE;
+        SSL_CTX_set1_cert_store(context, store);
+        /* Connections that wait between two events keep no buffers: 34 KiB each, which thousands of streams would feel. */
         SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);
         return CURLE_OK;
 }
@@ -282,12 +381,11 @@ static bool transfer_set_options(CurlTransfer *t, const char *url) {
         /* TLS. */
         SET(CURLOPT_SSLVERSION, (long) CURL_SSLVERSION_TLSv1_2);
         SET(CURLOPT_SSL_CTX_FUNCTION, set_up_tls);
+        SET(CURLOPT_SSL_CTX_DATA, g);
+        SET(CURLOPT_CAINFO, NULL); /* set_up_tls() knows */
+        SET(CURLOPT_CAPATH, NULL);
         SET(CURLOPT_SSL_VERIFYPEER, 1L);
         SET(CURLOPT_SSL_VERIFYHOST, 2L);
-        if (g->ca_file) {
-                SET(CURLOPT_CAINFO, g->ca_file);
-                SET(CURLOPT_CAPATH, "/etc/ssl/certs");
-        }
 
         /* HTTP: bytes as they are. 1.1, because a paused stream of HTTP/2 is buffered by libcurl. */
         SET(CURLOPT_HTTP_VERSION, (long) CURL_HTTP_VERSION_1_1);
@@ -308,6 +406,8 @@ static bool transfer_set_options(CurlTransfer *t, const char *url) {
         return ok;
 }
 
+static void on_unpause(void *userdata);
+
 int curl_transfer_new(CurlGlue *g, const char *url, CurlTransfer **ret) {
         CurlTransfer *t = calloc(1, sizeof(CurlTransfer));
         if (!t)
@@ -315,6 +415,7 @@ int curl_transfer_new(CurlGlue *g, const char *url, CurlTransfer **ret) {
 
         t->glue = g;
         t->socket = -EBADF;
+        t->unpause = (HubTask) { .callback = on_unpause, .userdata = t };
         g->n_transfers++;
         t->easy = curl_easy_init();
         t->headers = curl_slist_append(NULL, "Expect:"); /* libcurl adds none of its own */
@@ -333,7 +434,7 @@ CurlTransfer *curl_transfer_free(CurlTransfer *t) {
         CurlGlue *g = t->glue;
 
         assert(g->depth == 0);
-        sd_event_source_disable_unref(t->unpause);
+        hub_task_cancel(g->hub, &t->unpause);
         if (t->easy) {
                 g->depth++;
                 if (t->running)
@@ -418,27 +519,22 @@ int curl_transfer_start(CurlTransfer *t, curl_done_t done, void *userdata) {
         return 0;
 }
 
-static int on_unpause(sd_event_source *source, void *userdata) {
+static void on_unpause(void *userdata) {
         CurlTransfer *t = userdata;
         CurlGlue *g = t->glue;
 
         if (!t->running)
-                return 0;
+                return;
         g->depth++;
         (void) curl_easy_pause(t->easy, CURLPAUSE_CONT);
         g->depth--;
         /* Data that libcurl held back may have been the last. */
         glue_action(g, CURL_SOCKET_TIMEOUT, 0);
-        return 0;
 }
 
 void curl_transfer_unpause(CurlTransfer *t) {
-        if (!t->running)
-                return;
-        if (t->unpause)
-                (void) sd_event_source_set_enabled(t->unpause, SD_EVENT_ONESHOT);
-        else
-                (void) sd_event_add_defer(t->glue->event, &t->unpause, on_unpause, t);
+        if (t->running)
+                hub_task_queue(t->glue->hub, &t->unpause);
 }
 
 bool curl_transfer_refused(const CurlTransfer *t) {

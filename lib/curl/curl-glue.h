@@ -8,7 +8,7 @@
  *
  * A CurlTransfer owns one easy handle. Its callbacks run from the event loop. It may be freed at any moment but from
  * within one of curl's own callbacks (write, header, read): there return an error instead. The done callback may free
- * it. Finished transfers are taken one per turn of the loop, so that none starves the rest.
+ * it. Few finished transfers are taken in one turn of the loop, so that they do not starve the rest.
  */
 
 #include <curl/curl.h>

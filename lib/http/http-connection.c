@@ -28,8 +28,8 @@ void connection_touch(HttpConnection *c) {
 }
 
 void connection_kick(HttpConnection *c) {
-        if (!c->busy && c->kick)
-                (void) sd_event_source_set_enabled(c->kick, SD_EVENT_ONESHOT);
+        if (!c->busy)
+                hub_task_queue(c->listener->server->hub, &c->kick);
 }
 
 void connection_fail(HttpConnection *c, HttpOutcome outcome, bool reset) {
@@ -100,7 +100,7 @@ static uint64_t connection_deadline(const HttpConnection *c) {
 
 static void connection_update(HttpConnection *c) {
         uint32_t events = 0;
-        int r = 0;
+        int r;
 
         if (wants_input(c))
                 events |= EPOLLIN;
@@ -109,16 +109,11 @@ static void connection_update(HttpConnection *c) {
         /* In a tunnel a client that has sent all may still be reading; its end is read like everything else. */
         if (!c->peer_eof && !is_tunnel(c))
                 events |= EPOLLRDHUP;
-        if (c->peer_eof && events == 0) {
-                /* HUP would be reported again and again with nothing to do about it. */
-                r = sd_event_source_set_enabled(c->io, SD_EVENT_OFF);
-        } else {
-                if (events != c->events)
-                        r = sd_event_source_set_io_events(c->io, events);
-                if (r >= 0)
-                        r = sd_event_source_set_enabled(c->io, SD_EVENT_ON);
-        }
-        c->events = events;
+        /* After the end of a client that has nothing more to take, not even its hang-up is waited for: it would be
+         * reported again and again with nothing to do about it. */
+        if (!c->peer_eof)
+                events |= EPOLLERR;
+        r = hub_watch_set(&c->io, events);
 
         /* A timer that fires too early just looks again; so it is only moved to an earlier time. */
         uint64_t deadline = connection_deadline(c);
@@ -403,9 +398,8 @@ static void connection_advance(HttpConnection *c) {
                 connection_update(c);
 }
 
-static int on_kick(sd_event_source *source, void *userdata) {
+static void on_kick(void *userdata) {
         connection_advance(userdata);
-        return 0;
 }
 
 static void connection_read(HttpConnection *c) {
@@ -421,7 +415,7 @@ static void connection_read(HttpConnection *c) {
                 connection_fail(c, HTTP_OUTCOME_CLIENT_CLOSED, false);
 }
 
-static int on_io(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
+static void on_io(uint32_t revents, void *userdata) {
         HttpConnection *c = userdata;
 
         if ((revents & EPOLLIN) && wants_input(c))
@@ -438,7 +432,6 @@ static int on_io(sd_event_source *source, int fd, uint32_t revents, void *userda
         }
 
         connection_advance(c);
-        return 0;
 }
 
 static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
@@ -489,21 +482,17 @@ int connection_new(HttpListener *l, int fd) {
         *c = (HttpConnection) {
                 .fd = -EBADF,
                 .timer_armed = USEC_INFINITY,
-                .events = EPOLLIN | EPOLLRDHUP,
+                .kick = { .callback = on_kick, .userdata = c },
         };
 
         HttpParserLimits limits = s->options.parser;
         limits.proxy = l->proxy;
         r = http_parser_new(&limits, &c->parser);
         if (r >= 0)
-                r = sd_event_add_io(s->event, &c->io, fd, c->events, on_io, c);
+                r = hub_watch_add(s->hub, &c->io, fd, EPOLLIN | EPOLLRDHUP, on_io, c);
         if (r >= 0)
                 r = sd_event_add_time(s->event, &c->timer, CLOCK_MONOTONIC, USEC_INFINITY, 100 * USEC_PER_MSEC,
                                       on_timer, c);
-        if (r >= 0)
-                r = sd_event_add_defer(s->event, &c->kick, on_kick, c);
-        if (r >= 0)
-                r = sd_event_source_set_enabled(c->kick, SD_EVENT_OFF);
         if (r < 0) {
                 connection_free(c);
                 return r;
@@ -534,10 +523,11 @@ HttpConnection *connection_free(HttpConnection *c) {
         if (c->request)
                 request_finish(c, c->failed ? c->outcome : HTTP_OUTCOME_SHUTDOWN);
 
-        /* Sources before the fd that they watch. */
-        sd_event_source_disable_unref(c->io);
+        /* The watch before the fd. */
+        hub_watch_remove(&c->io);
+        if (l)
+                hub_task_cancel(l->server->hub, &c->kick);
         sd_event_source_disable_unref(c->timer);
-        sd_event_source_disable_unref(c->kick);
         if (c->fd >= 0 && c->reset)
                 (void) setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &(struct linger) { .l_onoff = 1 },
                                   sizeof(struct linger));

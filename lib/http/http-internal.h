@@ -7,6 +7,7 @@
  * everything else marks it (connection_fail(), connection_kick()) and leaves the rest to the next turn of the loop.
  */
 
+#include "basic/event-hub.h"
 #include "http/http-server.h"
 #include "http/problem.h"
 
@@ -53,8 +54,9 @@ struct HttpConnection {
         HttpListener *listener;
         HttpConnection *next, *previous;
         int fd;
-        sd_event_source *io, *timer, *kick;
-        uint32_t events;       /* what io waits for */
+        HubWatch io;
+        HubTask kick;
+        sd_event_source *timer;
         uint64_t timer_armed;  /* when timer fires; USEC_INFINITY: off */
 
         ConnectionState state;
@@ -86,6 +88,7 @@ struct HttpListener {
 
 struct HttpServer {
         sd_event *event;
+        EventHub *hub; /* for all connections */
         HttpServerOptions options;
         HttpListener *listeners;
         sd_event_source *retry; /* after EMFILE */
