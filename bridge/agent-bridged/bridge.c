@@ -210,6 +210,7 @@ static int on_sigterm(sd_event_source *source, const struct signalfd_siginfo *si
         /* Listeners stay in the store: who comes now waits in a backlog for the next bridge. */
         b->draining = true;
         (void) sd_notify(false, "STOPPING=1");
+        report_queue_flush(b->reports);
         int r = sd_event_add_time_relative(b->event, &b->drain_timer, CLOCK_MONOTONIC, b->config.drain_usec, 0,
                                            on_drain_timeout, b);
         if (r >= 0)

@@ -7,21 +7,30 @@
 #include "call-record.h"
 
 static int format(const CallRecord *c, char **ret) {
-        _cleanup_json_ sd_json_variant *v = NULL;
+        /* Nothing but these can hold what has to be quoted; each byte may become six. */
+        size_t size = strlen(c->path) * 6 + strlen(c->service) * 6 + strlen(c->method) * 6 + strlen(c->outcome) * 6 + 512,
+               n;
+        char *text = malloc(size);
 
-        int r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("service", c->service),
-                               SD_JSON_BUILD_PAIR_STRING("method", c->method),
-                               SD_JSON_BUILD_PAIR_STRING("path", c->path),
-                               SD_JSON_BUILD_PAIR_UNSIGNED("status", c->status),
-                               SD_JSON_BUILD_PAIR_UNSIGNED("request_bytes", c->request_bytes),
-                               SD_JSON_BUILD_PAIR_UNSIGNED("response_bytes", c->response_bytes),
-                               SD_JSON_BUILD_PAIR_UNSIGNED("started_usec", c->started_usec),
-                               SD_JSON_BUILD_PAIR_UNSIGNED("duration_usec", c->duration_usec),
-                               SD_JSON_BUILD_PAIR_STRING("outcome", c->outcome));
-        return r < 0 ? r : sd_json_variant_format(v, 0, ret);
+        if (!text)
+                return -ENOMEM;
+        n = (size_t) snprintf(text, size, "{\"service\":");
+        n += json_quote(text + n, c->service);
+        n += (size_t) snprintf(text + n, size - n, ",\"method\":");
+        n += json_quote(text + n, c->method);
+        n += (size_t) snprintf(text + n, size - n, ",\"path\":");
+        n += json_quote(text + n, c->path);
+        n += (size_t) snprintf(text + n, size - n,
+                               ",\"status\":%u,\"request_bytes\":%" PRIu64 ",\"response_bytes\":%" PRIu64
+                               ",\"started_usec\":%" PRIu64 ",\"duration_usec\":%" PRIu64 ",\"outcome\":",
+                               c->status, c->request_bytes, c->response_bytes, c->started_usec, c->duration_usec);
+        n += json_quote(text + n, c->outcome);
+        (void) snprintf(text + n, size - n, "}");
+        *ret = text;
+        return 0;
 }
 
-int call_record_open(Bridge *b, const LiveRun *live, const CallRecord *record, Report **ret) {
+int call_record_open(Bridge *b, const LiveRun *live, const CallRecord *record, CallReport **ret) {
         _cleanup_free_ char *text = NULL;
 
         *ret = NULL;
@@ -31,7 +40,7 @@ int call_record_open(Bridge *b, const LiveRun *live, const CallRecord *record, R
         return r < 0 ? r : report_open_call(b, live, record->id, text, ret);
 }
 
-void call_record_close(Bridge *b, const LiveRun *live, const CallRecord *record, Report *report) {
+void call_record_close(Bridge *b, const LiveRun *live, const CallRecord *record, CallReport *report) {
         _cleanup_free_ char *text = NULL;
         int r = 0;
 
@@ -42,7 +51,7 @@ void call_record_close(Bridge *b, const LiveRun *live, const CallRecord *record,
                 if (r >= 0)
                         r = report_close_call(report, text);
                 else
-                        report_cancel(report);
+                        report_cancel_call(report);
         }
         if (r < 0)
                 log_warning_errno(r, "Run %s: a call of %s could not be reported: %m", live->run, record->service);

@@ -16,6 +16,6 @@ typedef struct CallRecord {
 } CallRecord;
 
 /* Before the call's request goes out; what is in RECORD counts if we die before it is closed. */
-int call_record_open(Bridge *b, const LiveRun *live, const CallRecord *record, Report **ret);
+int call_record_open(Bridge *b, const LiveRun *live, const CallRecord *record, CallReport **ret);
 /* Tells agentd. REPORT: what was opened, or NULL; it is the queue's then. Logs what fails. */
-void call_record_close(Bridge *b, const LiveRun *live, const CallRecord *record, Report *report);
+void call_record_close(Bridge *b, const LiveRun *live, const CallRecord *record, CallReport *report);

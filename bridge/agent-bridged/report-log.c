@@ -3,6 +3,7 @@
 /* See report-log.h. */
 
 #include <fcntl.h>
+#include <linux/falloc.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -11,10 +12,15 @@
 #include "report-log.h"
 
 #define LOG_SIZE_MAX (UINT64_C(64) * 1024 * 1024)
+#define COMPACT_MIN (UINT64_C(1) * 1024 * 1024)
+#define COMPACT_FACTOR 8U
 
 struct ReportLog {
         int fd;
-        uint64_t size;
+        uint64_t start, size;    /* what is before START was given back: a hole, which reads as zeros */
+        uint64_t owed;           /* how long the last compact form was */
+        uint64_t mark;           /* where the one begins that is being written */
+        bool compacting;
 };
 
 int report_log_open(int fd, ReportLog **ret) {
@@ -33,6 +39,15 @@ int report_log_open(int fd, ReportLog **ret) {
         if (fcntl(owned, F_SETFL, O_APPEND) < 0 || fstat(owned, &st) < 0)
                 return -errno;
 
+        /* A line that was cut short must not take the next one with it. */
+        char last = '\n';
+        if (st.st_size > 0 && pread(owned, &last, 1, st.st_size - 1) == 1 && last != '\n') {
+                r = write_full(owned, "\n", 1);
+                if (r < 0)
+                        return r;
+                st.st_size++;
+        }
+
         ReportLog *l = malloc(sizeof(ReportLog));
         if (!l)
                 return -ENOMEM;
@@ -48,18 +63,12 @@ ReportLog *report_log_free(ReportLog *l) {
         return mfree(l);
 }
 
-int report_log_add(ReportLog *l, sd_json_variant *line) {
-        _cleanup_free_ char *text = NULL;
-
-        int r = sd_json_variant_format(line, SD_JSON_FORMAT_NEWLINE, &text);
-        if (r < 0)
-                return r;
-        size_t n = strlen(text);
-        if (l->size + n > LOG_SIZE_MAX)
+int report_log_add(ReportLog *l, const char *line, size_t size) {
+        if (!l->compacting && l->size - l->start + size > LOG_SIZE_MAX)
                 return -EFBIG;
-        r = write_full(l->fd, text, n);
+        int r = write_full(l->fd, line, size);
         if (r >= 0)
-                l->size += n;
+                l->size += size;
         return r;
 }
 
@@ -68,20 +77,46 @@ int report_log_clear(ReportLog *l) {
                 return 0;
         if (ftruncate(l->fd, 0) < 0)
                 return -errno;
-        l->size = 0;
+        l->size = l->start = l->owed = 0;
+        return 0;
+}
+
+bool report_log_wants_compaction(const ReportLog *l) {
+        return !l->compacting && l->size - l->start > MAX(COMPACT_MIN, l->owed * COMPACT_FACTOR);
+}
+
+void report_log_compact_begin(ReportLog *l) {
+        l->mark = l->size;
+        l->compacting = true;
+}
+
+int report_log_compact_end(ReportLog *l, bool complete) {
+        l->compacting = false;
+        l->owed = l->size - l->mark; /* also where it failed: not again at once */
+        if (!complete)
+                return 0;
+        if (fallocate(l->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t) l->mark) < 0)
+                return -errno;
+        l->start = l->mark;
         return 0;
 }
 
 int report_log_read(ReportLog *l, report_log_line_t callback, void *userdata) {
         _cleanup_free_ char *text = NULL;
-        size_t size;
+        size_t size, skip = 0;
 
-        if (lseek(l->fd, 0, SEEK_SET) < 0)
-                return -errno;
-        int r = read_full_fd(l->fd, LOG_SIZE_MAX, &text, &size);
+        off_t start = lseek(l->fd, 0, SEEK_DATA);
+        if (start < 0)
+                return errno == ENXIO ? 0 : -errno;
+        int r = read_full_fd(l->fd, 2 * LOG_SIZE_MAX, &text, &size);
         if (r < 0)
                 return r;
-        for (char *line = text, *end; (end = memchr(line, '\n', size - (size_t) (line - text))); line = end + 1) {
+        while (skip < size && text[skip] == 0)
+                skip++;
+        l->start = (uint64_t) start + skip;
+
+        const char *stop = text + size;
+        for (char *line = text + skip, *end; (end = memchr(line, '\n', (size_t) (stop - line))); line = end + 1) {
                 _cleanup_json_ sd_json_variant *v = NULL;
 
                 *end = 0;

@@ -20,10 +20,16 @@ int report_log_open(int fd, ReportLog **ret);
 ReportLog *report_log_free(ReportLog *l);
 DEFINE_CLEANUP(ReportLog *, report_log_free);
 
-/* Notes a line. -EFBIG: it has grown too large; report_log_clear() and note again what is still owed. */
-int report_log_add(ReportLog *l, sd_json_variant *line);
+/* Notes a line, SIZE bytes with a newline at the end. -EFBIG: it has grown too large. */
+int report_log_add(ReportLog *l, const char *line, size_t size);
 /* Nothing is owed. */
 int report_log_clear(ReportLog *l);
+
+/* True when there is much more in it than what was owed the last time: note all that is owed once more between
+ * begin and end, which then gives back what was before. A crash at any point leaves too many lines, never too few. */
+bool report_log_wants_compaction(const ReportLog *l);
+void report_log_compact_begin(ReportLog *l);
+int report_log_compact_end(ReportLog *l, bool complete);
 
 /* Lines of before; broken ones (cut short by a crash) are passed over. In a callback nothing may be added. */
 typedef void (*report_log_line_t)(sd_json_variant *line, void *userdata);

@@ -5,17 +5,7 @@
 
 #include "basic/json-util.h"
 #include "basic/log.h"
-#include "report-log.h"
-#include "report.h"
-
-#define REPORT_TIMEOUT_USEC (30 * USEC_PER_SEC)
-#define RETRY_FIRST_USEC (50 * USEC_PER_MSEC)
-#define RETRY_MAX_USEC (5 * USEC_PER_SEC)
-#define RETRY_GIVE_UP_USEC (1 * USEC_PER_SEC) /* from this pause on a run that is over is not waited for */
-
-#define AGENTD_NAME "org.agentd1"
-#define REPORT_PATH "/org/agentd1/report"
-#define REPORT_INTERFACE "org.agentd1.Report"
+#include "report-internal.h"
 
 struct Report {
         ReportQueue *queue;
@@ -31,22 +21,6 @@ struct Report {
         void *userdata;
 };
 
-/* A call of UnregisterRun that is answered when agentd has all that there was to tell of the run. */
-typedef struct Waiter Waiter;
-struct Waiter {
-        Waiter *next;
-        char run[RUN_ID_LEN + 1];
-        sd_bus_message *message;
-};
-
-struct ReportQueue {
-        Bridge *bridge;
-        Report *reports;
-        Waiter *waiters;
-        size_t n, n_noted;
-        ReportLog *log; /* NULL before report_queue_open() */
-};
-
 static int report_try(Report *p);
 
 int report_queue_new(Bridge *b, ReportQueue **ret) {
@@ -54,6 +28,11 @@ int report_queue_new(Bridge *b, ReportQueue **ret) {
         if (!q)
                 return -ENOMEM;
         q->bridge = b;
+        q->runs = strmap_new();
+        if (!q->runs) {
+                free(q);
+                return -ENOMEM;
+        }
         *ret = q;
         return 0;
 }
@@ -68,8 +47,10 @@ ReportQueue *report_queue_free(ReportQueue *q) {
                 free(w);
         }
         q->log = report_log_free(q->log); /* what is noted there stays for the next one */
+        call_reports_free(q);
         while (q->reports)
                 report_cancel(q->reports);
+        strmap_free(q->runs);
         return mfree(q);
 }
 
@@ -77,11 +58,28 @@ size_t report_queue_size(const ReportQueue *q) {
         return q->n;
 }
 
-static bool has_reports(const ReportQueue *q, const char *run) {
-        for (const Report *p = q->reports; p; p = p->next)
-                if (streq(p->run, run))
-                        return true;
-        return false;
+/* How many reports of all kinds there are of one run. */
+typedef struct RunCount {
+        char run[RUN_ID_LEN + 1];
+        size_t n;
+} RunCount;
+
+int queue_count(ReportQueue *q, const char *run) {
+        RunCount *c = strmap_get(q->runs, run);
+
+        if (!c) {
+                c = calloc(1, sizeof(RunCount));
+                if (!c)
+                        return -ENOMEM;
+                strcpy(c->run, run);
+                int r = strmap_put(q->runs, c->run, c);
+                if (r < 0) {
+                        free(c);
+                        return r;
+                }
+        }
+        c->n++;
+        return 0;
 }
 
 static void answer_waiters(ReportQueue *q, const char *run) {
@@ -95,14 +93,38 @@ static void answer_waiters(ReportQueue *q, const char *run) {
                         p = &w->next;
 }
 
+void queue_uncount(ReportQueue *q, const char *run) {
+        RunCount *c = strmap_get(q->runs, run);
+
+        assert(c && c->n > 0);
+        if (--c->n > 0)
+                return;
+        (void) strmap_remove(q->runs, c->run);
+        answer_waiters(q, c->run);
+        free(c);
+}
+
+bool queue_is_awaited(const ReportQueue *q, const char *run) {
+        for (const Waiter *w = q->waiters; w; w = w->next)
+                if (streq(w->run, run))
+                        return true;
+        return false;
+}
+
+void queue_unnote(ReportQueue *q) {
+        assert(q->n_noted > 0);
+        if (--q->n_noted > 0 || !q->log)
+                return;
+        int r = report_log_clear(q->log);
+        if (r < 0)
+                log_warning_errno(r, "Reports that were taken cannot be forgotten: %m");
+}
+
 Report *report_cancel(Report *p) {
         if (!p)
                 return NULL;
 
         ReportQueue *q = p->queue;
-        char run[RUN_ID_LEN + 1];
-
-        memcpy(run, p->run, sizeof(run));
 
         if (p->previous)
                 p->previous->next = p->next;
@@ -111,18 +133,14 @@ Report *report_cancel(Report *p) {
         if (p->next)
                 p->next->previous = p->previous;
         q->n--;
-        if (p->noted && --q->n_noted == 0 && q->log) {
-                int r = report_log_clear(q->log);
-                if (r < 0)
-                        log_warning_errno(r, "Reports that were taken cannot be forgotten: %m");
-        }
+        if (p->noted)
+                queue_unnote(q);
 
         sd_bus_slot_unref(p->slot);
         sd_event_source_disable_unref(p->timer);
         sd_bus_message_unref(p->arguments);
+        queue_uncount(q, p->run);
         free(p);
-        if (q->waiters && !has_reports(q, run))
-                answer_waiters(q, run);
         return NULL;
 }
 
@@ -144,10 +162,10 @@ static void report_finish(Report *p, int error, sd_bus_message *reply, const cha
                 done(error, reply, detail, userdata);
 }
 
-static bool run_is_over(Report *p) {
+bool report_run_is_over(const ReportQueue *q, const char *run) {
         _cleanup_(live_run_unrefp) LiveRun *live = NULL;
 
-        return live_cache_get(p->queue->bridge->live, p->run, &live) == -ENOENT;
+        return live_cache_get(q->bridge->live, run, &live) == -ENOENT;
 }
 
 static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
@@ -161,7 +179,7 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
 
 static void report_retry(Report *p, int error) {
         /* Not at once: agentd takes the live file away before it asks us for the rest. */
-        if (p->delay_usec >= RETRY_GIVE_UP_USEC && run_is_over(p)) {
+        if (p->delay_usec >= RETRY_GIVE_UP_USEC && report_run_is_over(p->queue, p->run)) {
                 report_finish(p, -ENOENT, NULL, "The run is over.");
                 return;
         }
@@ -181,7 +199,7 @@ static void report_retry(Report *p, int error) {
 }
 
 /* Errors that mean "agentd is not there just now". */
-static bool error_is_transient(const sd_bus_error *e) {
+bool report_error_is_transient(const sd_bus_error *e) {
         static const char *const names[] = {
                 SD_BUS_ERROR_NO_REPLY, SD_BUS_ERROR_DISCONNECTED, SD_BUS_ERROR_SERVICE_UNKNOWN,
                 SD_BUS_ERROR_NAME_HAS_NO_OWNER,
@@ -203,7 +221,7 @@ static int on_reply(sd_bus_message *m, void *userdata, sd_bus_error *ret_error) 
         p->slot = sd_bus_slot_unref(p->slot);
         if (!e)
                 report_finish(p, 0, m, NULL);
-        else if (error_is_transient(e))
+        else if (report_error_is_transient(e))
                 report_retry(p, -EAGAIN);
         else if (sd_bus_error_has_name(e, "org.agentd1.Error.NoSuchRun"))
                 report_finish(p, -ENOENT, NULL, e->message);
@@ -257,7 +275,7 @@ static int report_new(Bridge *b, const char *run, uint64_t attempt, const char *
         if (!b->bus)
                 return -ENOTCONN;
         /* Results have room even where a run fills the queue with its calls while agentd is away. */
-        if (q->n >= (streq(method, "ReportCall") ? REPORTS_MAX : REPORTS_MAX * 2))
+        if (q->n >= REPORTS_MAX * 2)
                 return -ENOBUFS;
         if (has_large(method) && count_large(q, run) >= REPORTS_LARGE_MAX)
                 return -ENOBUFS;
@@ -267,13 +285,17 @@ static int report_new(Bridge *b, const char *run, uint64_t attempt, const char *
                 return -ENOMEM;
         *p = (Report) { .queue = q, .method = method, .next = q->reports };
         strcpy(p->run, run);
+        int r = queue_count(q, run);
+        if (r < 0) {
+                free(p);
+                return r;
+        }
         if (p->next)
                 p->next->previous = p;
         q->reports = p;
         q->n++;
 
-        int r = sd_bus_message_new_method_call(b->bus, &p->arguments, AGENTD_NAME, REPORT_PATH, REPORT_INTERFACE,
-                                               method);
+        r = sd_bus_message_new_method_call(b->bus, &p->arguments, AGENTD_NAME, REPORT_PATH, REPORT_INTERFACE, method);
         if (r >= 0)
                 r = sd_bus_message_append(p->arguments, "su", run, (uint32_t) attempt);
         if (r < 0) {
@@ -284,66 +306,49 @@ static int report_new(Bridge *b, const char *run, uint64_t attempt, const char *
         return 0;
 }
 
-/* [method, run, attempt, strings…] of what outlives us; 0 and NULL for the rest. */
-static int report_line(Report *p, sd_json_variant **ret) {
-        const char *run, *a = NULL, *b = NULL;
+/* Of results; nobody waits for artifacts any more when we are gone. */
+static int report_note(Report *p) {
+        _cleanup_json_ sd_json_variant *line = NULL;
+        _cleanup_free_ char *text = NULL;
+        ReportQueue *q = p->queue;
+        const char *run, *a = NULL;
         uint32_t attempt;
-        bool call = streq(p->method, "ReportCall");
 
-        *ret = NULL;
-        if (!call && !streq(p->method, "ReportResult"))
-                return 0; /* artifacts: nobody waits for them any more */
-
+        if (!q->log || !streq(p->method, "ReportResult"))
+                return 0;
         int r = sd_bus_message_rewind(p->arguments, true);
         if (r >= 0)
                 r = sd_bus_message_read(p->arguments, "sus", &run, &attempt, &a);
-        if (r >= 0 && call)
-                r = sd_bus_message_read(p->arguments, "s", &b);
-        if (r < 0)
-                return r;
-        return sd_json_build(ret, SD_JSON_BUILD_ARRAY(SD_JSON_BUILD_STRING(p->method), SD_JSON_BUILD_STRING(run),
-                                                      SD_JSON_BUILD_UNSIGNED(attempt), SD_JSON_BUILD_STRING(a),
-                                                      SD_JSON_BUILD_STRING(b)));
-}
-
-/* The log is full of what was taken meanwhile: begin it anew with what is still owed. */
-static int rewrite_log(ReportQueue *q) {
-        int r = report_log_clear(q->log);
-
-        for (Report *p = q->reports; r >= 0 && p; p = p->next) {
-                _cleanup_json_ sd_json_variant *line = NULL;
-
-                if (!p->noted)
-                        continue;
-                r = report_line(p, &line);
-                if (r >= 0)
-                        r = report_log_add(q->log, line);
-        }
-        return r;
-}
-
-static int report_note(Report *p) {
-        _cleanup_json_ sd_json_variant *line = NULL;
-        ReportQueue *q = p->queue;
-
-        if (!q->log)
-                return 0;
-        int r = report_line(p, &line);
-        if (r < 0 || !line)
-                return r;
-        r = report_log_add(q->log, line);
-        if (r == -EFBIG) {
-                r = rewrite_log(q);
-                if (r >= 0)
-                        r = report_log_add(q->log, line);
-        }
-        if (r < 0)
-                return r;
-        if (!p->noted) {
+        if (r >= 0)
+                r = sd_json_build(&line, SD_JSON_BUILD_ARRAY(SD_JSON_BUILD_STRING(p->method), SD_JSON_BUILD_STRING(run),
+                                                             SD_JSON_BUILD_UNSIGNED(attempt), SD_JSON_BUILD_STRING(a),
+                                                             SD_JSON_BUILD_NULL));
+        if (r >= 0)
+                r = sd_json_variant_format(line, SD_JSON_FORMAT_NEWLINE, &text);
+        if (r >= 0)
+                r = queue_note(q, text, strlen(text));
+        if (r >= 0 && !p->noted) {
                 p->noted = true;
                 q->n_noted++;
         }
-        return 0;
+        return r < 0 ? r : 0;
+}
+
+static void compact_log(ReportQueue *q) {
+        report_log_compact_begin(q->log);
+        int r = call_reports_note(q);
+        for (Report *p = q->reports; r >= 0 && p; p = p->next)
+                if (p->noted)
+                        r = report_note(p);
+        int k = report_log_compact_end(q->log, r >= 0);
+        if (r < 0 || k < 0)
+                log_warning_errno(r < 0 ? r : k, "The log of what is owed to agentd cannot be made shorter: %m");
+}
+
+int queue_note(ReportQueue *q, const char *line, size_t size) {
+        if (report_log_wants_compaction(q->log))
+                compact_log(q);
+        return report_log_add(q->log, line, size);
 }
 
 static int report_start(Report *p) {
@@ -402,71 +407,35 @@ int report_send_bytes(Bridge *b, const LiveRun *live, report_done_t done, void *
         return 0;
 }
 
-int report_open_call(Bridge *b, const LiveRun *live, const char *call, const char *text, Report **ret) {
-        Report *p;
-
-        int r = report_new(b, live->run, live->attempt, "ReportCall", &p);
-        if (r < 0)
-                return r;
-        r = sd_bus_message_append(p->arguments, "ss", call, text);
-        if (r >= 0)
-                r = sd_bus_message_seal(p->arguments, 1, 0);
-        if (r >= 0)
-                r = report_note(p);
-        if (r < 0) {
-                report_cancel(p);
-                return r;
-        }
-        *ret = p;
-        return 0;
-}
-
-int report_close_call(Report *p, const char *text) {
-        _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
-        const char *run, *call;
-        uint32_t attempt;
-
-        int r = sd_bus_message_rewind(p->arguments, true);
-        if (r >= 0)
-                r = sd_bus_message_read(p->arguments, "sus", &run, &attempt, &call);
-        if (r >= 0)
-                r = sd_bus_message_new_method_call(p->queue->bridge->bus, &m, AGENTD_NAME, REPORT_PATH,
-                                                   REPORT_INTERFACE, p->method);
-        if (r >= 0)
-                r = sd_bus_message_append(m, "suss", run, attempt, call, text);
-        if (r >= 0) {
-                sd_bus_message_unref(p->arguments);
-                p->arguments = TAKE_PTR(m);
-                r = report_start(p);
-        }
-        if (r < 0)
-                report_cancel(p);
-        return r;
-}
-
 /* ---- what a bridge before us owed ---- */
 
 typedef struct Loading {
         ReportQueue *queue;
+        StrMap *calls; /* by id: of two lines the later one counts */
         unsigned broken;
 } Loading;
 
-/* The report of the same call, if there is one among those that were read. */
-static Report *find_call(ReportQueue *q, const char *call) {
-        for (Report *p = q->reports; p; p = p->next) {
-                const char *run, *other;
-                uint32_t attempt;
+static int load_result(ReportQueue *q, const char *run, uint64_t attempt, const char *text) {
+        Report *p;
 
-                if (p->noted && streq(p->method, "ReportCall") && sd_bus_message_rewind(p->arguments, true) >= 0 &&
-                    sd_bus_message_read(p->arguments, "sus", &run, &attempt, &other) >= 0 && streq(other, call))
-                        return p;
+        int r = report_new(q->bridge, run, attempt, "ReportResult", &p);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_append(p->arguments, "s", text);
+        if (r >= 0)
+                r = sd_bus_message_seal(p->arguments, 1, 0);
+        if (r < 0) {
+                report_cancel(p);
+                return r;
         }
-        return NULL;
+        p->noted = true;
+        q->n_noted++;
+        return 0;
 }
 
-static int load_line(ReportQueue *q, sd_json_variant *v) {
+/* [method, run, attempt, strings…] */
+static int load_line(Loading *l, sd_json_variant *v) {
         const char *text[5] = {};
-        Report *p, *old;
 
         if (!sd_json_variant_is_array(v) || sd_json_variant_elements(v) != ELEMENTSOF(text) ||
             !sd_json_variant_is_unsigned(sd_json_variant_by_index(v, 2)))
@@ -476,34 +445,18 @@ static int load_line(ReportQueue *q, sd_json_variant *v) {
                 if (sd_json_variant_is_string(e))
                         text[i] = sd_json_variant_string(e);
         }
-        bool call = streq_ptr(text[0], "ReportCall");
-        if (!(call || streq_ptr(text[0], "ReportResult")) || !text[1] || !run_id_is_valid(text[1]) || !text[3] ||
-            (call && !text[4]))
+        uint64_t attempt = sd_json_variant_unsigned(sd_json_variant_by_index(v, 2));
+        if (!text[0] || !text[1] || !run_id_is_valid(text[1]) || !text[3])
                 return -EBADMSG;
-
-        old = call ? find_call(q, text[3]) : NULL;
-        int r = report_new(q->bridge, text[1], sd_json_variant_unsigned(sd_json_variant_by_index(v, 2)),
-                           call ? "ReportCall" : "ReportResult", &p);
-        if (r < 0)
-                return r;
-        r = call ? sd_bus_message_append(p->arguments, "ss", text[3], text[4]) :
-                   sd_bus_message_append(p->arguments, "s", text[3]);
-        if (r >= 0)
-                r = sd_bus_message_seal(p->arguments, 1, 0);
-        if (r < 0) {
-                report_cancel(p);
-                return r;
-        }
-        p->noted = true;
-        q->n_noted++;
-        report_cancel(old);
-        return 0;
+        if (streq(text[0], "ReportCall") && text[4])
+                return call_report_load(l->queue, text[1], attempt, text[3], text[4], l->calls);
+        return streq(text[0], "ReportResult") ? load_result(l->queue, text[1], attempt, text[3]) : -EBADMSG;
 }
 
 static void on_line(sd_json_variant *v, void *userdata) {
         Loading *l = userdata;
 
-        if (load_line(l->queue, v) < 0)
+        if (load_line(l, v) < 0)
                 l->broken++;
 }
 
@@ -515,13 +468,18 @@ int report_queue_open(Bridge *b, int fd) {
         int r = report_log_open(fd, &q->log);
         if (r < 0 || !old)
                 return r;
+        l.calls = strmap_new();
+        if (!l.calls)
+                return -ENOMEM;
         r = report_log_read(q->log, on_line, &l);
+        strmap_free(l.calls);
         if (r < 0)
                 return r;
         if (l.broken > 0)
                 log_warning("%u reports of before the restart cannot be read.", l.broken);
         if (q->n > 0)
                 log_info("%zu reports of before the restart go to agentd now.", q->n);
+        call_reports_flush(q);
         for (Report *p = q->reports, *next; p; p = next) {
                 next = p->next;
                 r = report_try(p);
@@ -529,6 +487,10 @@ int report_queue_open(Bridge *b, int fd) {
                         report_finish(p, r, NULL, NULL);
         }
         return q->n_noted == 0 ? report_log_clear(q->log) : 0;
+}
+
+void report_queue_flush(ReportQueue *q) {
+        call_reports_flush(q);
 }
 
 int report_queue_settle(Bridge *b, const char *run, sd_bus_message *m) {
@@ -544,7 +506,8 @@ int report_queue_settle(Bridge *b, const char *run, sd_bus_message *m) {
                 if (r < 0)
                         report_finish(p, r, NULL, NULL);
         }
-        if (!has_reports(q, run))
+        call_reports_flush(q);
+        if (!strmap_get(q->runs, run))
                 return sd_bus_reply_method_return(m, NULL);
 
         Waiter *w = malloc(sizeof(Waiter));

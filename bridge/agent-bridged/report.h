@@ -10,6 +10,7 @@
 #include "bridge.h"
 
 typedef struct Report Report;
+typedef struct CallReport CallReport;
 
 #define REPORTS_MAX 8192U
 #define REPORTS_LARGE_MAX 8U /* results and session documents of one run */
@@ -32,9 +33,14 @@ int report_queue_open(Bridge *b, int fd);
 int report_queue_settle(Bridge *b, const char *run, sd_bus_message *m);
 
 /* A call whose request is about to go out: noted, but not sent. TEXT is what counts if we die before it is closed. */
-int report_open_call(Bridge *b, const LiveRun *live, const char *call, const char *text, Report **ret);
-/* What became of it: noted, and sent. The report is the queue's then, also on failure. */
-int report_close_call(Report *report, const char *text);
+int report_open_call(Bridge *b, const LiveRun *live, const char *call, const char *text, CallReport **ret);
+/* What became of it: noted, and sent soon, together with others. The report is the queue's then, also on failure. */
+int report_close_call(CallReport *report, const char *text);
+/* It did not happen. */
+CallReport *report_cancel_call(CallReport *report);
+
+/* Waits no longer than it must: the bridge is about to end. */
+void report_queue_flush(ReportQueue *q);
 
 /* Calls METHOD of org.agentd1.Report with (run, attempt, TYPES…). The arguments are kept as a sealed message. DONE
  * may be NULL. *ret may be NULL for a report that nobody cancels. -ENOBUFS: too many wait. */

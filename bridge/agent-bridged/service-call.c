@@ -29,7 +29,7 @@ static ServiceCall *call_free(ServiceCall *c) {
         material_call_free(c->material_call);
         material_done(&c->material);
         redactor_free(c->redactor);
-        report_cancel(c->report);
+        report_cancel_call(c->report);
         http_buffer_done(&c->body);
         if (c->token)
                 explicit_bzero(c->token, strlen(c->token));

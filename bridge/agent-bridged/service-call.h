@@ -74,7 +74,7 @@ typedef struct ServiceCall {
         uint64_t started_usec, started_monotonic_usec;
         unsigned reported_status; /* what the sandbox was told */
         const char *outcome;
-        Report *report; /* noted, not sent yet */
+        CallReport *report; /* noted, not sent yet */
 } ServiceCall;
 
 /* service-upstream.c: begins the transfer with what is in the call. On failure an answer was given. */

@@ -31,7 +31,7 @@ typedef struct Tunnel {
         uint64_t sent, received, started_usec, started_monotonic_usec;
         unsigned status;
         const char *outcome;
-        Report *report; /* noted, not sent yet */
+        CallReport *report; /* noted, not sent yet */
 } Tunnel;
 
 static uint64_t now_usec(clockid_t clock) {
@@ -42,7 +42,7 @@ static uint64_t now_usec(clockid_t clock) {
 }
 
 static Tunnel *tunnel_free(Tunnel *t) {
-        report_cancel(t->report);
+        report_cancel_call(t->report);
         curl_transfer_free(t->transfer);
         sd_event_source_disable_unref(t->io);
         safe_close(t->fd);

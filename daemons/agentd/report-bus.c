@@ -67,8 +67,66 @@ static int method_report_result(sd_bus_message *msg, void *userdata, sd_bus_erro
         return sd_bus_reply_method_return(msg, NULL);
 }
 
-static int method_report_call(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
+#define CALLS_MAX 1024U /* in one message */
+
+static bool call_text_is_valid(const char *text) {
         _cleanup_json_ sd_json_variant *v = NULL;
+
+        return strlen(text) <= STORE_CALL_SIZE_MAX && json_parse(text, strlen(text), &v, NULL) >= 0 &&
+               sd_json_variant_is_object(v);
+}
+
+static int method_report_calls(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *reply = NULL;
+        _cleanup_free_ StoreCall *calls = NULL;
+        Manager *m = userdata;
+        StoreCall c = {};
+        size_t n = 0;
+        uint32_t attempt;
+        int r;
+
+        r = report_check_bridge(m, msg, e);
+        if (r < 0)
+                return r;
+        calls = calloc(CALLS_MAX, sizeof(StoreCall));
+        if (!calls)
+                return -ENOMEM;
+        r = sd_bus_message_enter_container(msg, 'a', "(suss)");
+        if (r < 0)
+                return r;
+        while ((r = sd_bus_message_read(msg, "(suss)", &c.id, &attempt, &c.call_id, &c.json)) > 0) {
+                if (n >= CALLS_MAX)
+                        return sd_bus_error_setf(e, SD_BUS_ERROR_LIMITS_EXCEEDED, "More than %u calls at once.", CALLS_MAX);
+                c.attempt = attempt;
+                calls[n++] = c;
+        }
+        if (r >= 0)
+                r = sd_bus_message_exit_container(msg);
+        if (r < 0)
+                return r;
+        for (size_t i = 0; i < n; i++)
+                if (!call_text_is_valid(calls[i].json))
+                        calls[i].call_id = ""; /* is refused as such */
+        r = store_calls_add(m->store, calls, n);
+        if (r < 0)
+                return bus_store_error(m, e, r);
+
+        r = sd_bus_message_new_method_return(msg, &reply);
+        if (r >= 0)
+                r = sd_bus_message_open_container(reply, 'a', "(us)");
+        for (size_t i = 0; r >= 0 && i < n; i++) {
+                int k = calls[i].result;
+
+                if (k < 0 && k != -E2BIG) /* too many: the receipt says the first ones */
+                        r = sd_bus_message_append(reply, "(us)", (uint32_t) i,
+                                                  k == -EINVAL ? BUS_ERROR_INVALID_INPUT : BUS_ERROR_NO_SUCH_RUN);
+        }
+        if (r >= 0)
+                r = sd_bus_message_close_container(reply);
+        return r < 0 ? r : sd_bus_send(NULL, reply, NULL);
+}
+
+static int method_report_call(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         Manager *m = userdata;
         const char *id, *call, *text;
         uint32_t attempt;
@@ -82,8 +140,7 @@ static int method_report_call(sd_bus_message *msg, void *userdata, sd_bus_error 
                 return r;
         if (!run_id_is_valid(id))
                 return report_error(m, e, -ENOENT, "given");
-        if (!token_name_is_valid(call) || strlen(text) > STORE_CALL_SIZE_MAX || json_parse(text, strlen(text), &v, NULL) < 0 ||
-            !sd_json_variant_is_object(v))
+        if (!token_name_is_valid(call) || !call_text_is_valid(text))
                 return sd_bus_error_set(e, BUS_ERROR_INVALID_INPUT, "The call's record is not valid.");
         r = store_call_add(m->store, id, attempt, call, text);
         if (r < 0 && r != -E2BIG) /* too many: the receipt says the first ones */
@@ -325,6 +382,8 @@ const sd_bus_vtable report_vtable[] = {
                                 method_report_result, SD_BUS_VTABLE_UNPRIVILEGED),
         SD_BUS_METHOD_WITH_ARGS("ReportCall", SD_BUS_ARGS("s", run, "u", attempt, "s", call_id, "s", call),
                                 SD_BUS_NO_RESULT, method_report_call, SD_BUS_VTABLE_UNPRIVILEGED),
+        SD_BUS_METHOD_WITH_ARGS("ReportCalls", SD_BUS_ARGS("a(suss)", calls), SD_BUS_RESULT("a(us)", refused),
+                                method_report_calls, SD_BUS_VTABLE_UNPRIVILEGED),
         SD_BUS_METHOD_WITH_ARGS("BeginArtifact", SD_BUS_ARGS("s", run, "u", attempt, "s", name, "t", max_bytes),
                                 SD_BUS_RESULT("h", fd), method_begin_artifact, SD_BUS_VTABLE_UNPRIVILEGED),
         SD_BUS_METHOD_WITH_ARGS("CommitArtifact",

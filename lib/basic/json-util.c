@@ -376,3 +376,27 @@ const char *json_string(sd_json_variant *object, const char *key) {
 
         return v && sd_json_variant_is_string(v) ? sd_json_variant_string(v) : NULL;
 }
+
+size_t json_quote(char *out, const char *text) {
+        static const char digits[] = "0123456789abcdef";
+        char *p = out;
+
+        *p++ = '"';
+        for (; *text; text++) {
+                unsigned char c = (unsigned char) *text;
+
+                if (c == '"' || c == '\\') {
+                        *p++ = '\\';
+                        *p++ = (char) c;
+                } else if (c < 0x20 || c == 0x7f) {
+                        memcpy(p, "\\u00", 4);
+                        p[4] = digits[c >> 4];
+                        p[5] = digits[c & 15];
+                        p += 6;
+                } else
+                        *p++ = (char) c;
+        }
+        *p++ = '"';
+        *p = 0;
+        return (size_t) (p - out);
+}

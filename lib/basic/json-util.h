@@ -55,3 +55,6 @@ int json_field_variant(sd_json_variant *v, void *field, char **ret_reason); /* s
 int json_format_canonical(sd_json_variant *v, char **ret);
 /* Member's string or NULL. */
 const char *json_string(sd_json_variant *object, const char *key);
+/* TEXT, which is UTF-8, as a string with its quotes, at OUT, which has room for six times its length and three bytes.
+ * The number of bytes without the NUL at the end. For what is built very often. */
+size_t json_quote(char *out, const char *text);

@@ -138,6 +138,13 @@ CALLS = {
         "ReportCall",
         [h["id"], 1, "x", "{}"],
     ),
+    "report calls": lambda h: (
+        BUS_NAME,
+        "/org/agentd1/report",
+        "org.agentd1.Report",
+        "ReportCalls",
+        [[(h["id"], 1, "x", "{}")]],
+    ),
     "report artifact": lambda h: (
         BUS_NAME,
         "/org/agentd1/report",

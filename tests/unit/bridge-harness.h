@@ -43,6 +43,8 @@ static char *token_a, *token_b;
 static sd_bus *agentd;
 static unsigned agentd_away; /* so many calls get no answer */
 static char agentd_log[8192];
+static bool agentd_refuses;
+static unsigned n_batches;
 static int artifact_fd = -EBADF;
 
 static char session_data[1 << 20], session_type[256];
@@ -126,14 +128,20 @@ static int on_agentd_call(sd_bus_message *m, void *userdata, sd_bus_error *e) {
                 return sd_bus_reply_method_errorf(m, SD_BUS_ERROR_NO_REPLY, "restarting");
         }
 
+        if (streq(member, "ReportCalls")) { /* logged as if each had come alone */
+                n_batches++;
+                assert(sd_bus_message_enter_container(m, 'a', "(suss)") > 0);
+                while (sd_bus_message_read(m, "(suss)", &run, &attempt, &b, &a) > 0)
+                        snprintf(agentd_log + strlen(agentd_log), sizeof(agentd_log) - strlen(agentd_log),
+                                 "ReportCall %.4s %u %s 0\n", run, attempt, a);
+                return sd_bus_reply_method_return(m, "a(us)", agentd_refuses ? 1 : 0, 0, "org.agentd1.Error.InvalidInput");
+        }
         assert(sd_bus_message_read(m, "su", &run, &attempt) > 0);
         int k = on_agentd_state_call(m, member);
         if (k != 0)
                 return k;
         if (streq(member, "ReportResult"))
                 assert(sd_bus_message_read(m, "s", &a) > 0);
-        else if (streq(member, "ReportCall"))
-                assert(sd_bus_message_read(m, "ss", &b, &a) > 0);
         else if (streq(member, "BeginArtifact"))
                 assert(sd_bus_message_read(m, "st", &a, &t) > 0);
         else if (streq(member, "CommitArtifact"))
@@ -299,8 +307,11 @@ static void upstream(HttpRequest *req, void *userdata) {
 /* ---- the sandbox's side ---- */
 
 static void pump(void) {
-        for (unsigned quiet = 0; quiet < 6;)
+        for (unsigned quiet = 0; quiet < 6;) {
                 quiet = sd_event_run(bridge->event, 2 * USEC_PER_MSEC) > 0 ? 0 : quiet + 1;
+                if (quiet == 3) /* what would go out a little later */
+                        report_queue_flush(bridge->reports);
+        }
 }
 
 static int dial(const struct sockaddr_in *sa) {
@@ -309,6 +320,14 @@ static int dial(const struct sockaddr_in *sa) {
         assert(fd >= 0);
         assert(connect(fd, (const struct sockaddr *) sa, sizeof(*sa)) == 0);
         return fd;
+}
+
+/* The other side has closed it, in either way. */
+_unused_ static bool is_cut(int fd) {
+        char c;
+        ssize_t n = recv(fd, &c, 1, MSG_DONTWAIT);
+
+        return n == 0 || (n < 0 && errno != EAGAIN);
 }
 
 /* Whatever comes until the server closes, or nothing more comes. */

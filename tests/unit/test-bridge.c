@@ -94,6 +94,9 @@ static void test_result(void) {
         EXPECT(authorized("POST", "/v1/run/result", "", big), 413);
 }
 
+/* The log of the bridge under test. */
+static int reports_fd = -EBADF;
+
 /* What agentd could not take before a restart or kill -9, the next bridge sends. */
 static void test_saved_reports(void) {
         static const char saved[] = "[\"ReportCall\",\"" RUN_A "\",1,\"id\",\"{\\\"outcome\\\":\\\"interrupted\\\"}\"]\n"
@@ -107,8 +110,8 @@ static void test_saved_reports(void) {
         agentd_away = 1;
         int fd = memfd_create("reports", MFD_CLOEXEC);
         assert(fd >= 0 && write_full(fd, saved, strlen(saved)) == 0);
-        _cleanup_close_ int again = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-        assert(report_queue_open(bridge, fd) == 0);
+        int again = reports_fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+        assert(again >= 0 && report_queue_open(bridge, fd) == 0);
         assert(report_queue_size(bridge->reports) == 3); /* of the call that is there twice, the later line */
         while (report_queue_size(bridge->reports) > 0)
                 assert(sd_event_run(bridge->event, UINT64_MAX) >= 0);
@@ -116,6 +119,76 @@ static void test_saved_reports(void) {
         assert(strstr(agentd_log, "ReportCall aaaa 1 {\"outcome\":\"interrupted\"} 0\n"));
         assert(strstr(agentd_log, "ReportResult aaaa 2 {\"status\":1} 0\n"));
         assert(fstat(again, &st) == 0 && st.st_size == 0); /* all taken: nothing is owed */
+}
+
+static size_t count_of(const char *text, const char *what) {
+        size_t n = 0;
+
+        for (const char *p = text; (p = strstr(p, what)); p += strlen(what))
+                n++;
+        return n;
+}
+
+/* Calls go out together; none is lost where agentd is away, or does not want one of them; and the log holds what is owed,
+ * not all that ever was. */
+static void test_call_batches(void) {
+        LiveRun live = { .attempt = 1 };
+        CallReport *c, *held;
+        char id[32];
+        struct stat st;
+
+        strcpy(live.run, RUN_A);
+        agentd_log[0] = 0;
+        n_batches = 0;
+        agentd_away = 2;
+        for (unsigned i = 0; i < 20; i++) {
+                snprintf(id, sizeof(id), "batch-%u", i);
+                assert(report_open_call(bridge, &live, id, "{\"state\":\"open\"}", &c) == 0);
+                assert(report_close_call(c, "{\"state\":\"closed\"}") == 0);
+        }
+        assert(report_open_call(bridge, &live, "held", "{\"state\":\"held\"}", &held) == 0);
+        assert(report_queue_size(bridge->reports) == 21);
+        while (report_queue_size(bridge->reports) > 1) /* by its own timer */
+                assert(sd_event_run(bridge->event, UINT64_MAX) >= 0);
+        assert(agentd_away == 0 && n_batches == 1);
+        assert(count_of(agentd_log, "ReportCall aaaa 1 {\"state\":\"closed\"} 0\n") == 20);
+        assert(!strstr(agentd_log, "open") && !strstr(agentd_log, "held"));
+
+        /* One that is not wanted does not keep the others. */
+        agentd_refuses = true;
+        assert(report_open_call(bridge, &live, "bad", "{}", &c) == 0 && report_close_call(c, "{}") == 0);
+        assert(report_open_call(bridge, &live, "good", "{}", &c) == 0 && report_close_call(c, "{}") == 0);
+        pump();
+        agentd_refuses = false;
+        assert(report_queue_size(bridge->reports) == 1);
+
+        /* While one call goes on nothing can be thrown away as a whole. */
+        _cleanup_free_ char *big = malloc(4001);
+        memset(big, 'x', 4000);
+        big[4000] = 0;
+        for (unsigned i = 0; i < 1000; i++) {
+                agentd_log[0] = 0;
+                snprintf(id, sizeof(id), "big-%u", i);
+                assert(report_open_call(bridge, &live, id, big, &c) == 0 && report_close_call(c, "{}") == 0);
+                report_queue_flush(bridge->reports);
+                while (report_queue_size(bridge->reports) > 1)
+                        assert(sd_event_run(bridge->event, UINT64_MAX) >= 0);
+        }
+        assert(fstat(reports_fd, &st) == 0);
+        assert(st.st_size > 3 * 1024 * 1024);             /* so much was written */
+        assert(st.st_blocks * 512 < 2 * 1024 * 1024);     /* so much is there */
+
+        /* And the next bridge finds in the rest the call that goes on. */
+        _cleanup_free_ char *text = NULL;
+        size_t size;
+        assert(lseek(reports_fd, 0, SEEK_SET) == 0 && read_full_fd(reports_fd, 64 << 20, &text, &size) == 0);
+        assert(memmem(text, size, "\"held\"", 6) && text[0] == 0);
+
+        agentd_log[0] = 0;
+        assert(report_close_call(held, "{\"state\":\"over\"}") == 0);
+        pump();
+        assert(strstr(agentd_log, "\"over\"") && report_queue_size(bridge->reports) == 0);
+        assert(fstat(reports_fd, &st) == 0 && st.st_size == 0);
 }
 
 static void test_logs(void) {
@@ -386,7 +459,7 @@ static void test_end(void) {
         assert(bridge_run_unregister(bridge, RUN_A) == -ENOENT);
         pump();
         char c;
-        assert(recv(fd, &c, 1, MSG_DONTWAIT) <= 0 && errno != EAGAIN);
+        assert(is_cut(fd));
         assert(recv(idle, &c, 1, MSG_DONTWAIT) <= 0);
         safe_close(fd);
         safe_close(idle);
@@ -418,6 +491,7 @@ int main(void) {
         test_auth();
         test_result();
         test_saved_reports();
+        test_call_batches();
         test_logs();
         test_artifacts();
         test_service();

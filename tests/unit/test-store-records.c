@@ -51,6 +51,42 @@ static void test_records(void) {
         assert(store_artifact_commit(s, id, 1, "a.png", 5, "image/png") == 0); /* a repeated report */
         assert(store_call_add(s, id, 1, "c1", "{\"a\":2}") == 0);
         assert(store_call_add(s, id, 1, "c9", "{}") == -EALREADY);
+
+        /* Many at once: each has its own answer, and what is good is stored beside what is not. */
+        char second[RUN_ID_LEN + 1];
+        StoreCall many[] = {
+                { .id = id, .attempt = 1, .call_id = "c1", .json = "{}" },       /* there already */
+                { .id = id, .attempt = 1, .call_id = "c9", .json = "{}" },       /* of a run that is over */
+                { .id = "nothing", .attempt = 1, .call_id = "c", .json = "{}" }, /* no id */
+                { .id = id, .attempt = 1, .call_id = "../x", .json = "{}" },
+        };
+        assert(store_calls_add(s, many, ELEMENTSOF(many)) == 0);
+        assert(many[0].result == 0 && many[1].result == -EALREADY && many[2].result == -ENOENT && many[3].result == -EINVAL);
+        assert(enqueue(s, "a", "x", 0, second) == 1);
+        store_run_free(claim(s, &no_caps));
+        calls = strv_free(calls);
+        StoreCall more[] = {
+                { .id = second, .attempt = 1, .call_id = "d1", .json = "{}" },
+                { .id = second, .attempt = 2, .call_id = "d2", .json = "{}" }, /* no such attempt yet */
+                { .id = second, .attempt = 1, .call_id = "d1", .json = "{}" },
+                { .id = id, .attempt = 1, .call_id = "c9", .json = "{}" },
+                { .id = second, .attempt = 1, .call_id = "d3", .json = "{}" },
+        };
+        assert(store_calls_add(s, more, ELEMENTSOF(more)) == 0);
+        assert(more[0].result == 1 && more[1].result == -ESTALE && more[2].result == 0 && more[3].result == -EALREADY &&
+               more[4].result == 1);
+        assert(store_calls(s, second, sum_calls, &calls) == 2);
+
+        /* The bound counts what is there, however it came. */
+        for (unsigned i = 2; i < STORE_CALLS_MAX; i++) {
+                char name[16];
+
+                snprintf(name, sizeof(name), "e%u", i);
+                StoreCall one = { .id = second, .attempt = 1, .call_id = name, .json = "{}" };
+                assert(store_calls_add(s, &one, 1) == 0 && one.result == 1);
+        }
+        assert(store_call_add(s, second, 1, "last", "{}") == -E2BIG);
+        assert(store_call_add(s, second, 1, "d1", "{}") == -E2BIG);
 }
 
 /* ---- agents and heads ---- */

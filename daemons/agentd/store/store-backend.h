@@ -33,7 +33,7 @@ typedef struct StoreOps {
         int (*runs_expired)(Store *s, uint64_t now_usec, StoreRunCallback callback, void *userdata);
         int (*counts)(Store *s, const char *user, const char *agent, StoreCounts *ret);
 
-        int (*call_add)(Store *s, const char *id, unsigned attempt, const char *call_id, const char *json);
+        int (*calls_add)(Store *s, StoreCall *calls, size_t n); /* those whose result is 0 */
         int (*calls)(Store *s, const char *id, StoreCallCallback callback, void *userdata);
         int (*artifact_begin)(Store *s, const char *id, unsigned attempt, const char *name, unsigned max);
         int (*artifact_commit)(Store *s, const char *id, unsigned attempt, const char *name, uint64_t size,

@@ -20,41 +20,84 @@ static void synchronous_again(SqliteStore **q) {
         (void) sqlite3_exec((*q)->db, "PRAGMA synchronous = FULL", NULL, NULL, NULL);
 }
 
-int sq_call_add(Store *s, const char *id, unsigned attempt, const char *call_id, const char *json) {
+/* How many calls the run has, without a look at each of them each time. Forgotten where a transaction fails. */
+static int call_count(SqliteStore *q, int64_t seq, uint64_t **ret) {
+        size_t i = (size_t) seq % SQ_CALL_COUNTS;
+        uint64_t n;
+
+        if (q->call_counts[i].seq != seq) {
+                int r = sq_number(q, &n, "SELECT COUNT(*) FROM calls WHERE seq = ?", "u", (uint64_t) seq);
+                if (r < 0)
+                        return r;
+                q->call_counts[i].seq = seq;
+                q->call_counts[i].n = n;
+        }
+        *ret = &q->call_counts[i].n;
+        return 0;
+}
+
+/* 1, 0, or the error that is this call's own. A fault of the store is told by *RET_FAULT. */
+static int call_add(SqliteStore *q, const StoreCall *c, const SqRunGuard *g, int guarded, int *ret_fault) {
+        uint64_t n, *count;
+        int r = guarded;
+
+        if (r == -EALREADY) {
+                /* A repeated report of a run that has ended meanwhile is no error. */
+                r = sq_number(q, &n, "SELECT 1 FROM calls WHERE seq = ? AND attempt = ? AND call_id = ?", "uus",
+                              (uint64_t) g->seq, (uint64_t) c->attempt, c->call_id);
+                if (r == -ENOENT)
+                        return -EALREADY;
+                *ret_fault = r;
+                return r;
+        }
+        if (r < 0)
+                return r;
+        r = call_count(q, g->seq, &count);
+        if (r >= 0 && *count >= STORE_CALLS_MAX)
+                return -E2BIG;
+        if (r >= 0)
+                r = sq_run(q, "INSERT INTO calls (seq, attempt, call_id, text) VALUES (?, ?, ?, ?)", "uuss",
+                           (uint64_t) g->seq, (uint64_t) c->attempt, c->call_id, c->json);
+        if (r == -EEXIST)
+                return 0;
+        if (r < 0) {
+                *ret_fault = r;
+                return r;
+        }
+        ++*count;
+        return 1;
+}
+
+int sq_calls_add(Store *s, StoreCall *calls, size_t n) {
         /* Not worth a wait for the disk: where the power fails its run is lost as well, and every later commit of the run
          * (its end at the latest) takes this one to the disk with it. Put back last. */
         _cleanup_(synchronous_again) SqliteStore *q = SQLITE_STORE(s);
         _cleanup_rollback_ SqTransaction t = {};
-        uint64_t n;
-        SqRunGuard g;
-        int r;
+        const StoreCall *last = NULL;
+        SqRunGuard g = {};
+        int guarded = 0, fault = 0, r;
 
         (void) sqlite3_exec(q->db, "PRAGMA synchronous = NORMAL", NULL, NULL, NULL);
         r = sq_begin(q, &t);
-        if (r < 0)
-                return r;
-        r = guard_report(q, id, attempt, &g);
-        if (r < 0 && r != -EALREADY)
-                return r;
-        if (r == -EALREADY) {
-                /* A repeated report of a run that has ended meanwhile is no error. */
-                r = sq_number(q, &n, "SELECT 1 FROM calls WHERE seq = ? AND attempt = ? AND call_id = ?", "uus",
-                              (uint64_t) g.seq, (uint64_t) attempt, call_id);
-                return r == -ENOENT ? -EALREADY : r;
+        for (size_t i = 0; r >= 0 && i < n; i++) {
+                StoreCall *c = calls + i;
+
+                if (c->result < 0)
+                        continue;
+                if (!last || last->attempt != c->attempt || !streq(last->id, c->id)) {
+                        guarded = guard_report(q, c->id, c->attempt, &g);
+                        if (guarded < 0 && guarded != -ENOENT && guarded != -ESTALE && guarded != -EALREADY)
+                                fault = guarded;
+                        last = c;
+                }
+                c->result = fault < 0 ? fault : call_add(q, c, &g, guarded, &fault);
+                r = fault;
         }
-        r = sq_number(q, &n, "SELECT COUNT(*) FROM calls WHERE seq = ?", "u", (uint64_t) g.seq);
+        if (r >= 0)
+                r = sq_commit(&t);
         if (r < 0)
-                return r;
-        if (n >= STORE_CALLS_MAX)
-                return -E2BIG;
-        r = sq_run(q, "INSERT INTO calls (seq, attempt, call_id, text) VALUES (?, ?, ?, ?)", "uuss", (uint64_t) g.seq,
-                   (uint64_t) attempt, call_id, json);
-        if (r == -EEXIST)
-                return 0;
-        if (r < 0)
-                return r;
-        r = sq_commit(&t);
-        return r < 0 ? r : 1;
+                memset(q->call_counts, 0, sizeof(q->call_counts)); /* what was counted is undone */
+        return r < 0 ? r : 0;
 }
 
 int sq_calls(Store *s, const char *id, StoreCallCallback callback, void *userdata) {

@@ -321,7 +321,7 @@ static const StoreOps sqlite_ops = {
         .runs_expired = sq_runs_expired,
         .counts = sq_counts,
 
-        .call_add = sq_call_add,
+        .calls_add = sq_calls_add,
         .calls = sq_calls,
         .artifact_begin = sq_artifact_begin,
         .artifact_commit = sq_artifact_commit,

@@ -13,6 +13,8 @@
 /* Large enough for every statement of this back end; a full cache is a programming error. */
 #define SQ_STATEMENTS_MAX 160U
 
+#define SQ_CALL_COUNTS 64U
+
 typedef struct SqliteStore {
         Store store;
         sqlite3 *db;
@@ -23,6 +25,10 @@ typedef struct SqliteStore {
                 sqlite3_stmt *statement;
         } cache[SQ_STATEMENTS_MAX];
         unsigned n_cached;
+        struct {
+                int64_t seq;
+                uint64_t n;
+        } call_counts[SQ_CALL_COUNTS]; /* of calls of the runs that were written last; seq 0: none */
 } SqliteStore;
 
 static inline SqliteStore *SQLITE_STORE(Store *s) {
@@ -137,7 +143,7 @@ int sq_run_list(Store *s, const StoreRunFilter *filter, StoreRunCallback callbac
 int sq_runs_unfinished(Store *s, StoreRunCallback callback, void *userdata);
 int sq_runs_expired(Store *s, uint64_t now_usec, StoreRunCallback callback, void *userdata);
 
-int sq_call_add(Store *s, const char *id, unsigned attempt, const char *call_id, const char *json);
+int sq_calls_add(Store *s, StoreCall *calls, size_t n);
 int sq_calls(Store *s, const char *id, StoreCallCallback callback, void *userdata);
 int sq_artifact_begin(Store *s, const char *id, unsigned attempt, const char *name, unsigned max);
 int sq_artifact_commit(Store *s, const char *id, unsigned attempt, const char *name, uint64_t size,

@@ -363,14 +363,24 @@ int store_counts(Store *s, const char *user, const char *agent, StoreCounts *ret
         return agent && !user ? -EINVAL : s->ops->counts(s, user, agent, ret);
 }
 
+int store_calls_add(Store *s, StoreCall *calls, size_t n) {
+        size_t good = 0;
+
+        for (size_t i = 0; i < n; i++) {
+                StoreCall *c = calls + i;
+
+                c->result = id_is_invalid(c->id) ? -ENOENT : !token_name_is_valid(c->call_id) ? -EINVAL :
+                            strlen(c->json) > STORE_CALL_SIZE_MAX ? -E2BIG : 0;
+                good += c->result == 0;
+        }
+        return good == 0 ? 0 : s->ops->calls_add(s, calls, n);
+}
+
 int store_call_add(Store *s, const char *id, unsigned attempt, const char *call_id, const char *json) {
-        if (id_is_invalid(id))
-                return -ENOENT;
-        if (!token_name_is_valid(call_id))
-                return -EINVAL;
-        if (strlen(json) > STORE_CALL_SIZE_MAX)
-                return -E2BIG;
-        return s->ops->call_add(s, id, attempt, call_id, json);
+        StoreCall call = { .id = id, .attempt = attempt, .call_id = call_id, .json = json };
+        int r = store_calls_add(s, &call, 1);
+
+        return r < 0 ? r : call.result;
 }
 
 int store_calls(Store *s, const char *id, StoreCallCallback callback, void *userdata) {

@@ -308,6 +308,14 @@ int store_counts(Store *s, const char *user, const char *agent, StoreCounts *ret
 /* Bridged calls, one JSON document each. 1 stored; 0 this call_id is there already. -ESTALE: the attempt is not
  * there yet; -EALREADY: the run is finished; -E2BIG: STORE_CALLS_MAX. */
 int store_call_add(Store *s, const char *id, unsigned attempt, const char *call_id, const char *json);
+/* Many of them, of any runs, in one transaction: what store_call_add() would say of each is in its RESULT. Negative
+ * where none was stored. */
+typedef struct StoreCall {
+        const char *id, *call_id, *json;
+        unsigned attempt;
+        int result;
+} StoreCall;
+int store_calls_add(Store *s, StoreCall *calls, size_t n);
 typedef int (*StoreCallCallback)(unsigned attempt, const char *call_id, const char *json, void *userdata);
 int store_calls(Store *s, const char *id, StoreCallCallback callback, void *userdata); /* in order of arrival */
 
