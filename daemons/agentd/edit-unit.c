@@ -85,6 +85,14 @@ int edit_unit_properties(sd_bus_message *m, void *userdata) {
                         return -ENOMEM;
                 TRY(sd_bus_message_append(m, "(sv)", "Environment", "as", 1, term));
         }
+        /* On top of nspawn's own filter. AF_VSOCK and the like know no network namespaces: by them a session could speak to
+         * whatever the host runs on, or to its other guests. Nothing of this is needed to install packages. */
+        TRY(sd_bus_message_append(m, "(sv)", "RestrictAddressFamilies", "(bas)", 1, 4, "AF_UNIX", "AF_INET", "AF_INET6",
+                                  "AF_NETLINK"));
+        TRY(sd_bus_message_append(m, "(sv)(sv)(sv)", "SystemCallArchitectures", "as", 1, "native", "SystemCallFilter",
+                                  "(bas)", 0, 12, "@clock", "@module", "@raw-io", "@swap", "bpf", "perf_event_open",
+                                  "userfaultfd", "io_uring_setup", "open_by_handle_at", "keyctl", "add_key", "request_key",
+                                  "SystemCallErrorNumber", "i", EPERM));
         TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)", "MemoryMax", "t", UINT64_C(4) << 30, "TasksMax", "t", UINT64_C(4096),
                                   "TimeoutStopUSec", "t", 10 * USEC_PER_SEC, "KillMode", "s", "mixed"));
         return sd_bus_message_append(m, "(sv)(sv)", "OOMPolicy", "s", "continue", "LimitCORE", "t", UINT64_C(0));
