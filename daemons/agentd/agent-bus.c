@@ -4,6 +4,7 @@
 #include "bus-util.h"
 #include "definition.h"
 #include "edit.h"
+#include "environment.h"
 #include "image/generation.h"
 #include "run.h"
 
@@ -148,7 +149,9 @@ static int first_generation(Manager *m, const char *user, const Definition *d, c
         if (r < 0)
                 return r;
         r = generation_encode(g, ret_manifest, digest);
-        return r < 0 ? r : generation_save(m->layers, g, digest);
+        if (r >= 0)
+                r = generation_save(m->layers, g, digest);
+        return r == -ENOSPC || r == -EDQUOT ? bus_store_error(m, e, r) : r;
 }
 
 static int count_one(const StoreAgent *agent, void *userdata) {
@@ -156,7 +159,13 @@ static int count_one(const StoreAgent *agent, void *userdata) {
         return 0;
 }
 
+static int refuse_existing(sd_bus_error *e, const char *user, const char *name) {
+        return sd_bus_error_setf(e, BUS_ERROR_AGENT_EXISTS,
+                                 "%s has an agent \"%s\" already. To change it: agentctl agent update FILE.", user, name);
+}
+
 int method_create_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
+        _cleanup_(store_agent_freep) StoreAgent *old = NULL;
         _cleanup_(definition_freep) Definition *d = NULL;
         _cleanup_free_ char *user = NULL, *text = NULL, *manifest = NULL, *path = NULL;
         char digest[DIGEST_LEN + 1];
@@ -171,6 +180,11 @@ int method_create_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         r = bus_check_number(m, e, uid, r < 0 ? r : n, BUS_AGENTS_MAX, "agents");
         if (r < 0)
                 return r;
+        r = store_agent_get(m->store, user, d->name, &old);
+        if (r >= 0)
+                return refuse_existing(e, user, d->name);
+        if (r != -ENOENT)
+                return bus_store_error(m, e, r);
         r = first_generation(m, user, d, digest, &manifest, e);
         if (r < 0)
                 return r;
@@ -187,11 +201,11 @@ int method_create_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
                             &(StoreGeneration) {
                                     .digest = digest, .author = user, .note = (char *) "created", .manifest = manifest });
         if (r == -EEXIST)
-                return sd_bus_error_setf(e, BUS_ERROR_AGENT_EXISTS,
-                                         "%s has an agent \"%s\" already. To change it: agentctl agent update FILE.", user,
-                                         d->name);
-        if (r < 0)
+                return refuse_existing(e, user, d->name);
+        if (r < 0) {
+                (void) environment_drop_documents(m);
                 return bus_store_error(m, e, r);
+        }
         r = agent_object_path(user, d->name, &path);
         if (r < 0)
                 return r;

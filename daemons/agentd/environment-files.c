@@ -4,12 +4,19 @@
  * and whatever makes a new reference (a commit, a run's preparation) is a turn of its own; so nothing can begin to
  * need a file between the look and the removal. A layer that the worker is just moving in is named by its operation.
  */
+#include <fcntl.h>
+
 #include "async-remove.h"
+#include "basic/fs-util.h"
 #include "basic/json-util.h"
 #include "basic/string-util.h"
 #include "environment.h"
 #include "operation.h"
 #include "run.h"
+
+/* Room for the database's log in which a prune says what it forgets. */
+#define RESERVE AGENTD_STATE_DIR "/reserve"
+#define RESERVE_SIZE (4 << 20)
 
 static FileUse *file_use_free(FileUse *u) {
         if (!u)
@@ -336,6 +343,20 @@ int environment_drop_documents(Manager *m) {
         return MIN(r, 0);
 }
 
+void environment_use_reserve(void) {
+        (void) unlink_noerrno(AT_FDCWD, RESERVE, 0);
+}
+
+void environment_reserve(void) {
+        _cleanup_close_ int fd = open(RESERVE, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        int r = fd < 0 ? -errno : -posix_fallocate(fd, 0, RESERVE_SIZE);
+
+        if (r == -ENOSPC || r == -EDQUOT)
+                environment_use_reserve();
+        if (r < 0)
+                log_debug_errno(r, "No room can be kept for a prune on a full disk: %m");
+}
+
 int environment_prune(Manager *m, const char *user, const char *name, uint64_t keep, PruneResult *ret) {
         PruneResult result = {};
         int r = 0;
@@ -343,13 +364,15 @@ int environment_prune(Manager *m, const char *user, const char *name, uint64_t k
         if (keep > 0)
                 r = forget_generations(m, user, name, keep, &result);
         if (keep > 0 && r == -ENOSPC) {
-                /* To forget needs some room, too: what nobody needs already may give it. */
+                /* To forget needs some room, too: this is what the reserve is for, and what nobody needs already. */
+                environment_use_reserve();
                 r = remove_orphans(m, &result);
                 if (r >= 0)
                         r = forget_generations(m, user, name, keep, &result);
         }
         if (r >= 0)
                 r = remove_orphans(m, &result);
+        environment_reserve();
         if (r < 0)
                 return r;
         *ret = result;

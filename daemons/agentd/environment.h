@@ -58,6 +58,9 @@ typedef struct PruneResult {
  */
 int environment_prune(Manager *m, const char *user, const char *name, uint64_t keep, PruneResult *ret);
 
+/* Keeps the room on the disk that a prune needs which is to make some; and gives it away. */
+void environment_reserve(void);
+void environment_use_reserve(void);
 /* Removes those of DIGESTS that nobody needs: published for something that then came to nothing. */
 int environment_drop_layers(Manager *m, char *const *digests);
 /* The same for generations' documents, all of them: one is written just before the row that it goes with. */

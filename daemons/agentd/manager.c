@@ -12,6 +12,7 @@
 #include "basic/landlock.h"
 #include "basic/string-util.h"
 #include "bus-util.h"
+#include "environment.h"
 #include "key-store.h"
 #include "operation.h"
 #include "run.h"
@@ -275,6 +276,11 @@ int manager_startup(Manager *m) {
         if (r < 0)
                 return r;
         r = store_open_sqlite(AGENTD_STATE_DIR "/store.db", &m->store, &error);
+        if (r == -ENOSPC) { /* so that there is somebody to ask for a prune */
+                environment_use_reserve();
+                error = mfree(error);
+                r = store_open_sqlite(AGENTD_STATE_DIR "/store.db", &m->store, &error);
+        }
         if (r < 0)
                 return log_error_errno(r, "The store cannot be opened: %s", error ?: strerror(-r));
         r = layer_store_open(AGENTD_STATE_DIR, &m->layers);

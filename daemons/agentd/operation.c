@@ -175,6 +175,9 @@ void operation_end(Operation *o, OperationState state, const char *detail) {
         o->unit = unit_free(o->unit);
         o->output_fd = safe_close(o->output_fd);
         o->input_fd = safe_close(o->input_fd);
+        /* Where it came to no unit, whoever waits for the end of what they passed would wait as long as our object lives. */
+        for (size_t i = 0; i < ELEMENTSOF(o->stdio); i++)
+                o->stdio[i] = safe_close(o->stdio[i]);
         drop_views(o);
         if (o->edit) {
                 o->edit->operation = NULL;

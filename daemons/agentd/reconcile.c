@@ -152,6 +152,7 @@ static void clean_store(Manager *m) {
                 r = layer_store_clean_staging(m->layers, busy);
         if (r < 0)
                 log_warning_errno(r, "Half-made layers cannot be removed: %m");
+        environment_reserve();
 }
 
 struct Stragglers {

@@ -7,6 +7,7 @@
  * of the run is started. Nothing is patched: another candidate means another, fresh sandbox.
  */
 #include "basic/string-util.h"
+#include "environment.h"
 #include "run.h"
 
 #define COMPOSED_MAX (RUNNER_CANDIDATES_MAX + 1)
@@ -192,8 +193,10 @@ int run_fold(Run *run, char **ret_generation) {
                                     NULL);
         if (r == -ESTALE)
                 return 0;
-        if (r < 0)
+        if (r < 0) {
+                (void) environment_drop_documents(m);
                 return r;
+        }
         *ret_generation = strdup(digest);
         return *ret_generation ? 0 : -ENOMEM;
 }

@@ -169,8 +169,9 @@ void run_fail(Run *run, const char *step, int error, const char *message) {
         /* A stop that meets a unit which is still being set up makes that fail. */
         if (run->row->cancel_requested)
                 run_set_end(run, RUN_RESULT_CANCELED, false, "Canceled by %s before it began.", strempty(run->row->cancel_by));
-        run_set_end(run, RUN_RESULT_SANDBOX_FAILED, true, "The sandbox could not be made (step %s): %s.", step,
-                isempty(message) ? strerror(-error) : message);
+        run_set_end(run, RUN_RESULT_SANDBOX_FAILED, true, "The sandbox could not be made (step %s): %s.%s", step,
+                isempty(message) ? strerror(-error) : message,
+                error == -ENOSPC ? " Sandboxes are made in /run, or memory: make room there." : "");
         /* What is wrong with a layer may show in its mount. */
         if (!streq(step, "compose") || !run_verify_end(run))
                 run_settle(run);
