@@ -22,13 +22,13 @@ typedef struct LiveLimits {
         uint64_t artifact_bytes; /* of one artifact */
         uint64_t artifacts;      /* their number */
         uint64_t log_bytes;      /* of the whole run */
-        uint64_t body_bytes;     /* of one request to a service */
+        uint64_t body_bytes;     /* of one request to a service, beside the service's own limit */
 } LiveLimits;
 
 #define LIVE_LIMITS_DEFAULT                                                                        \
         (LiveLimits) {                                                                             \
                 .result_bytes = UINT64_C(1) << 20, .artifact_bytes = UINT64_C(100) << 20,          \
-                .artifacts = 100, .log_bytes = UINT64_C(16) << 20, .body_bytes = UINT64_C(64) << 20, \
+                .artifacts = 100, .log_bytes = UINT64_C(16) << 20, .body_bytes = UINT64_MAX,        \
         }
 
 typedef struct LiveRun {

@@ -56,7 +56,6 @@ static void make_run_s(void) {
         live_s->uid = 1000;
         live_s->agent = strdup("analyst");
         live_s->deadline_usec = ((uint64_t) time(NULL) + 600) * USEC_PER_SEC;
-        live_s->limits.body_bytes = UINT64_C(1) << 40;
         assert(live_run_add_service(live_s, open) == 0 && live_run_add_service(live_s, sealed) == 0);
         assert(live_run_write(live_dir, live_s, (gid_t) -1) == 0);
         free(token_a);
