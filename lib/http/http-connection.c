@@ -347,11 +347,20 @@ static int step_exchange(HttpConnection *c) {
         return r;
 }
 
+/* A client that has all that was announced may go; that the handler has not said the last word yet is nothing to it. */
+static HttpOutcome outcome_of_failure(const HttpConnection *c) {
+        const HttpRequest *req = c->request;
+        bool whole = req->started && c->out.size == 0 && req->length != HTTP_LENGTH_UNKNOWN &&
+                     (req->without_body || req->written == req->length);
+
+        return whole && c->outcome == HTTP_OUTCOME_CLIENT_CLOSED ? HTTP_OUTCOME_COMPLETE : c->outcome;
+}
+
 /* 1: look again. 0: wait. */
 static int connection_step(HttpConnection *c) {
         if (c->failed) {
                 if (c->request)
-                        request_finish(c, c->outcome);
+                        request_finish(c, outcome_of_failure(c));
                 c->dead = true;
                 return 0;
         }

@@ -293,6 +293,38 @@ static void test_plain(Test *t) {
         again(t);
 }
 
+/* The client has all that was announced, and goes before the handler has said so. */
+static void test_gone_with_all(Test *t) {
+        static const struct {
+                const char *method;
+                uint64_t length;
+                HttpOutcome outcome;
+        } cases[] = {
+                { "GET", 3, HTTP_OUTCOME_COMPLETE },
+                { "HEAD", 100, HTTP_OUTCOME_COMPLETE },
+                { "GET", 4, HTTP_OUTCOME_CLIENT_CLOSED },
+                { "GET", HTTP_LENGTH_UNKNOWN, HTTP_OUTCOME_CLIENT_CLOSED },
+        };
+
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                char text[64];
+
+                again(t);
+                snprintf(text, sizeof(text), "%s /hold HTTP/1.1\r\nHost: x\r\n\r\n", cases[i].method);
+                send_text(t, text);
+                pump(t);
+                assert(t->held);
+                t->n_done = 0;
+                assert(http_response_start(t->held, 200, NULL, 0, cases[i].length) == 0);
+                assert(http_response_write(t->held, "end", 3) == 0);
+                pump(t);
+                t->client = safe_close(t->client);
+                pump(t);
+                assert(t->n_done == 1 && t->outcome == cases[i].outcome);
+        }
+        again(t);
+}
+
 static void test_serial(Test *t) {
         bool eof;
 
@@ -695,6 +727,7 @@ int main(void) {
 
         setup(&t, &options);
         test_plain(&t);
+        test_gone_with_all(&t);
         test_serial(&t);
         test_body(&t);
         test_refusals(&t);
