@@ -206,7 +206,7 @@ def test_events_arrive_one_by_one(caller, make_service, upstream, unique):
     """The upstream sends an event only when the agent has told it that the one before arrived: a bridge that held
     back any would wait for ever."""
     name = unique()
-    acknowledged = [threading.Event() for _ in range(6)]
+    acknowledged = [threading.Event() for _ in range(10)]
 
     def events(r):
         r.send_response(200)
@@ -238,7 +238,7 @@ say(out)
 """,
         service,
     )
-    assert seen == list(range(6))
+    assert seen == list(range(10))
 
 
 def test_large_bodies_both_ways(caller, make_service, upstream, unique):

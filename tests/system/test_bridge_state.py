@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import threading
-import time
 
 import dbus
 import pytest
@@ -370,33 +369,3 @@ def test_remote_listener(agentd, make_agent):
         os.unlink(f"{drop_in}/test.conf")
         systemctl("daemon-reload")
         systemctl("start", "agent-bridged.service")
-
-
-# --- many at once ---
-
-def test_idle_and_slow_clients_hold_up_nobody(agentd, make_agent, probe):
-    """One run opens all connections it can and says nothing, or a byte now and then; another is served meanwhile."""
-    path = agentd.execute(make_agent(inside.COMMAND, kind="command", limits={"files": 4096}), inside.PRELUDE + """
-import resource
-held = []
-for i in range(2000):
-    s = socket.socket()
-    s.setblocking(False)
-    s.connect_ex(("127.0.0.1", 8377))
-    held.append(s)
-open("/tmp/ready", "w").close()
-bridge("POST", "/v1/run/events", '{"type": "ready"}') if False else None
-for i in range(30):
-    for s in held[:200]:
-        try:
-            s.send(b"G")
-        except OSError:
-            pass
-    time.sleep(0.2)
-say([bridge("GET", "/v1/run")[0]])
-""")
-    agentd.wait_state(path, "running")
-    for _ in range(5):
-        assert probe('say([bridge("GET", "/v1/run")[0] for _ in range(20)])') == [200] * 20
-    assert agentd.finish(path)[0] == "success"
-    assert agentd.result(path)["output"] == [200]

@@ -3,10 +3,12 @@
 machine is made to trust. Tests say what it answers, and read what it was asked.
 """
 
+import contextlib
 import datetime
 import ipaddress
 import json
 import os
+import socket
 import ssl
 import tempfile
 import threading
@@ -50,7 +52,33 @@ class Request(BaseHTTPRequestHandler):
         except (ConnectionError, ssl.SSLError, TimeoutError):
             self.close_connection = True
 
+    def pieces(self):
+        """The request's body as it comes."""
+        if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
+            while size := int(self.rfile.readline().split(b";")[0], 16):
+                while size and (piece := self.rfile.read1(min(size, 1 << 20))):
+                    size -= len(piece)
+                    yield piece
+                assert size == 0 and self.rfile.readline() == b"\r\n"
+            while self.rfile.readline() not in (b"\r\n", b""):
+                pass
+            return
+        size = int(self.headers.get("Content-Length") or 0)
+        while size and (piece := self.rfile.read1(min(size, 1 << 20))):
+            size -= len(piece)
+            yield piece
+        assert size == 0
+
     def answer(self):
+        owner = self.server.owner
+        with owner.lock:
+            handler = owner.streams.get(self.path.split("?")[0])
+        if handler:
+            try:
+                handler(self)
+            except AssertionError:
+                self.close_connection = True
+            return
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
             self.body = b""
             while size := int(self.rfile.readline().split(b";")[0], 16):
@@ -59,7 +87,6 @@ class Request(BaseHTTPRequestHandler):
             self.rfile.readline()
         else:
             self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        owner = self.server.owner
         path = self.path.split("?")[0]
         with owner.lock:
             owner.requests.append((self.command, self.path, list(self.headers.items()), self.body))
@@ -108,6 +135,7 @@ class Upstream:
     def __init__(self):
         self.lock = threading.Lock()
         self.handlers = {}
+        self.streams = {}
         self.requests = []
         key, authority_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
         authority = _name("agentd test authority")
@@ -148,6 +176,15 @@ class Upstream:
         with self.lock:
             self.handlers[path] = handler
 
+    def on_stream(self, path, handler):
+        """The same for one path, by a HANDLER that reads the body by itself (request.pieces()); is not recorded."""
+        with self.lock:
+            self.streams[path] = handler
+
+    def event_server(self, n, events):
+        """Another server, which sends N streams of EVENTS events in step."""
+        return EventServer(self.context, n, events)
+
     def asked(self, path):
         """The requests of PATH so far."""
         with self.lock:
@@ -158,6 +195,53 @@ class Upstream:
 
     def gate(self, name):
         return Gate(self, name)
+
+
+class EventServer:
+    """Waits for N requests, then sends each an event "NUMBER.EVENT", EVENTS times, to all before the next to any. One thread for
+    all, as a thousand would be slow."""
+
+    def __init__(self, context, n, events):
+        self.context, self.n, self.events = context, n, events
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.url = f"https://localhost:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        streams = []
+        while len(streams) < self.n:
+            plain, _ = self.listener.accept()
+            plain.settimeout(DEADLINE)
+            try:
+                stream = self.context.wrap_socket(plain, server_side=True)
+                head = b""
+                while not head.endswith(b"\r\n\r\n"):
+                    if not (piece := stream.recv(65536)):
+                        raise ConnectionError
+                    head += piece
+                stream.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+            except (OSError, ConnectionError):
+                continue
+            streams.append(stream)
+        for event in range(self.events + 1):
+            for number, stream in enumerate(streams):
+                data = b"data: %d.%d\n\n" % (number, event) if event < self.events else b""
+                stream.sendall(b"%x\r\n%s\r\n" % (len(data), data))
+        self.listener.close()
+
+
+@contextlib.contextmanager
+def bridge_config(text):
+    """Lets the bridge run with these settings for a while."""
+    path = os.path.join(os.path.dirname(DROPIN), "95-test.conf")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    systemctl("restart", "agent-bridged.service")
+    try:
+        yield
+    finally:
+        os.unlink(path)
+        systemctl("restart", "agent-bridged.service")
 
 
 class Gate:
