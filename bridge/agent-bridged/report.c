@@ -154,7 +154,8 @@ static void report_finish(Report *p, int error, sd_bus_message *reply, const cha
         void *userdata = p->userdata;
 
         /* What the run itself did wrong it hears itself. */
-        if (error < 0 && error != -ENOENT && error != -ENODATA && error != -EEXIST && error != -EDQUOT)
+        if (error < 0 && error != -ENOENT && error != -ENODATA && error != -EEXIST && error != -EDQUOT &&
+            error != -ENOSPC)
                 log_warning_errno(error, "Run %s: %s was not taken by agentd: %s", p->run, p->method,
                                   detail ?: strerror(-error));
         report_cancel(p);
@@ -231,6 +232,9 @@ static int on_reply(sd_bus_message *m, void *userdata, sd_bus_error *ret_error) 
         else if (sd_bus_error_has_name(e, "org.agentd1.Error.IdempotencyConflict") ||
                  sd_bus_error_has_name(e, "org.agentd1.Error.SessionChanged"))
                 report_finish(p, -EEXIST, NULL, e->message);
+        else if (sd_bus_error_has_name(e, "org.agentd1.Error.QuotaExceeded") ||
+                 sd_bus_error_has_name(e, "org.agentd1.Error.NoSpace"))
+                report_finish(p, -ENOSPC, NULL, e->message);
         else if (sd_bus_error_has_name(e, SD_BUS_ERROR_LIMITS_EXCEEDED))
                 report_finish(p, -EDQUOT, NULL, e->message);
         else

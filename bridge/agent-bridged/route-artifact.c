@@ -46,7 +46,7 @@ static void answer_failure(ArtifactPut *a, int error, const char *detail) {
         else if (error == -EDQUOT)
                 http_problem(a->http, 413, "artifact-limit-reached", detail, NULL, 0);
         else if (error == -ENOSPC)
-                http_problem(a->http, 507, "no-space", "There is no space left for artifacts.", NULL, 0);
+                http_problem(a->http, 507, "no-space", detail ?: "There is no space left for artifacts.", NULL, 0);
         else
                 http_problem(a->http, 503, "artifact-not-kept", NULL, NULL, 0);
 }
@@ -181,8 +181,10 @@ void route_put_artifact(const RouteRequest *r) {
         if (type && *type && strlen(type) <= 255 && utf8_is_valid(type, strlen(type)))
                 a->type = strdup(type);
 
+        /* As much as it may become is kept free for it. */
         int k = report_send(a->bridge, a->live, on_begun, a, &a->report, "BeginArtifact", "st", a->name,
-                            a->live->limits.artifact_bytes);
+                            head->length == HTTP_LENGTH_UNKNOWN ? a->live->limits.artifact_bytes :
+                                                                 (uint64_t) head->length);
         if (k < 0)
                 answer_failure(a, k, NULL);
 }

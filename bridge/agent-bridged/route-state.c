@@ -101,6 +101,9 @@ static void on_reported(int error, sd_bus_message *reply, const char *detail, vo
         case -EDQUOT:
                 http_problem(c->http, 402, "limit-reached", detail, NULL, 0);
                 break;
+        case -ENOSPC:
+                http_problem(c->http, 507, "no-space", detail, NULL, 0);
+                break;
         case -EINVAL:
                 http_problem(c->http, 422, "refused", detail, NULL, 0);
                 break;

@@ -60,8 +60,11 @@ int main(int argc, char *argv[]) {
                 dprintf(STDERR_FILENO, "%s: %s\n", argv[1], strerror(errno));
                 _exit(errno == ENOENT ? 127 : 126);
         }
-        if (child < 0)
+        if (child < 0) {
+                if (record >= 0)
+                        dprintf(record, "exited 125\n");
                 return 125;
+        }
 
         for (;;) {
                 siginfo_t si;

@@ -33,7 +33,7 @@ static const Option table[_OPTION_MAX] = {
         [OPTION_TIMEOUT] = { "timeout", 't', required_argument, "TIME", "End the run after TIME, such as 90s or 10min" },
         [OPTION_SESSION] = { "session", 's', required_argument, "NAME", "Run in the session NAME" },
         [OPTION_KEEP] = { "keep", 0, optional_argument, "N",
-                          "Keep a run's changes for \"env freeze\"; with prune: the N newest generations" },
+                          "Keep a run's changes for \"env freeze\"; when pruning: the N newest generations or runs" },
         [OPTION_VERIFY] = { "verify", 0, no_argument, NULL, "Check the bytes of the environment before the run begins" },
         [OPTION_IDEMPOTENCY_KEY] = { "idempotency-key", 0, required_argument, "KEY",
                                      "The same KEY and input give the same run" },
@@ -54,6 +54,8 @@ static const Option table[_OPTION_MAX] = {
         [OPTION_USER] = { "user", 'u', required_argument, "USER", "The owner, if not the caller" },
         [OPTION_FD] = { "fd", 0, required_argument, "N", "Read the secret from the file descriptor N" },
         [OPTION_CANARY] = { "canary", 0, required_argument, "PERCENT", "Only for this share of the runs" },
+        [OPTION_OLDER_THAN] = { "older-than", 0, required_argument, "TIME", "Only what ended so long ago, such as 30days" },
+        [OPTION_DRY_RUN] = { "dry-run", 0, no_argument, NULL, "Tell what would be done, and do not" },
         [OPTION_AGENTS] = { "agents", 0, required_argument, "LIST", "Only for these agents, separated by commas" },
         [OPTION_ALLOW_HOST] = { "allow-host", 0, required_argument, "HOST[:PORT]",
                                 "Where the session may go as well; may be repeated" },
@@ -130,6 +132,11 @@ static int option_apply(Options *o, OptionId id, const char *arg) {
                     o->timeout_usec == USEC_INFINITY)
                         return fail_usage("--timeout takes a time such as 90s, 10min or \"1h 30min\", not \"%s\".", arg);
                 return 0;
+        case OPTION_OLDER_THAN:
+                if (parse_timespan(arg, &o->older_than_usec) < 0 || o->older_than_usec == 0 ||
+                    o->older_than_usec == USEC_INFINITY)
+                        return fail_usage("--older-than takes a time such as 12h or 30days, not \"%s\".", arg);
+                return 0;
         case OPTION_SESSION:
                 o->session = arg;
                 return 0;
@@ -174,8 +181,9 @@ static int option_apply(Options *o, OptionId id, const char *arg) {
         case OPTION_KEEP:
                 if (!arg)
                         return 0;
-                r = parse_number("--keep", arg, 1, 1000000, &n);
+                r = parse_number("--keep", arg, 0, 1000000, &n);
                 o->keep_newest = (uint32_t) n;
+                o->keep_number = true;
                 return r;
         case OPTION_EXPECTED_HEAD:
                 o->expected_head = arg;
@@ -204,11 +212,14 @@ static int option_apply(Options *o, OptionId id, const char *arg) {
         }
 }
 
-/* Whether the words up to here are those of "env prune", whose --keep takes a number. */
+/* Whether the words up to here are those of "env prune" or "prune-runs", whose --keep takes a number. */
 static bool is_prune(int argc, char **argv) {
-        for (int i = 1; i + 1 < argc; i++)
+        for (int i = 1; i < argc; i++) {
+                if (streq(argv[i], "prune-runs"))
+                        return true;
                 if (streq(argv[i], "env"))
-                        return streq(argv[i + 1], "prune");
+                        return i + 1 < argc && streq(argv[i + 1], "prune");
+        }
         return false;
 }
 

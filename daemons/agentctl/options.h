@@ -44,6 +44,8 @@ typedef enum OptionId {
         OPTION_CANARY,
         OPTION_AGENTS,
         OPTION_ALLOW_HOST,
+        OPTION_OLDER_THAN,
+        OPTION_DRY_RUN,
         _OPTION_MAX,
 } OptionId;
 
@@ -68,7 +70,9 @@ typedef struct Options {
         uint64_t lines; /* USEC_INFINITY-like UINT64_MAX: all */
         const char *output;
         const char *from_run, *note, *mirror, *user, *expected_head;
-        uint32_t keep_newest; /* generations */
+        bool keep_number;     /* --keep has one */
+        uint32_t keep_newest; /* generations, or runs */
+        uint64_t older_than_usec;
         int fd;
         uint32_t canary;
         const char *agents;

@@ -9,6 +9,7 @@
 #include "verb.h"
 
 #define PAGE_SIZE UINT64_C(1000)
+#define PRUNE_TIMEOUT_USEC (3600 * USEC_PER_SEC)
 
 static const Column columns[] = {
         { "RUN", "id", CELL_STRING },
@@ -103,6 +104,54 @@ int verb_runs(Client *c, int argc _unused_, char **argv _unused_) {
                 left -= limit;
         }
         return output_table(c, t, "runs");
+}
+
+int verb_prune_runs(Client *c, int argc, char **argv) {
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL, *reply = NULL;
+        const Options *o = c->options;
+        bool dry_run = option_given(o, OPTION_DRY_RUN);
+        char size[FORMAT_MAX];
+        uint64_t bytes;
+        uint32_t runs;
+        int r;
+
+        if (option_given(o, OPTION_KEEP) && !o->keep_number)
+                return fail_usage("How many runs are to be kept? --keep=N.");
+        if (!o->keep_number && o->older_than_usec == 0)
+                return fail_usage("Which runs are to go? Give --keep=N, --older-than=TIME or both.");
+        r = client_new_call(c, &manager_target, "PruneRuns", &m);
+        if (r < 0)
+                return r;
+        (void) sd_bus_set_method_call_timeout(c->bus, PRUNE_TIMEOUT_USEC); /* answered when all is done */
+        r = sd_bus_message_append(m, "s", argc > 0 ? argv[0] : "");
+        if (r >= 0)
+                r = sd_bus_message_open_container(m, 'a', "{sv}");
+        if (r >= 0 && o->keep_number)
+                r = sd_bus_message_append(m, "{sv}", "keep", "u", o->keep_newest);
+        if (r >= 0 && o->older_than_usec > 0)
+                r = sd_bus_message_append(m, "{sv}", "older-than-usec", "t", o->older_than_usec);
+        if (r >= 0 && dry_run)
+                r = sd_bus_message_append(m, "{sv}", "dry-run", "b", 1);
+        if (r >= 0)
+                r = sd_bus_message_close_container(m);
+        if (r < 0)
+                return fail_errno(r, "Cannot make a message");
+        r = client_send(c, m, &reply);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_read(reply, "ut", &runs, &bytes);
+        if (r < 0)
+                return client_bad_reply(r);
+        if (client_json(c)) {
+                _cleanup_(sd_json_variant_unrefp) sd_json_variant *v = NULL;
+
+                r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_UNSIGNED("runs", runs), SD_JSON_BUILD_PAIR_UNSIGNED("bytes", bytes),
+                                   SD_JSON_BUILD_PAIR_BOOLEAN("dry_run", dry_run));
+                return r < 0 ? fail_errno(r, "Cannot make JSON") : output_json(c, v);
+        }
+        if (!client_quiet(c))
+                printf("%u runs %s, with %s.\n", runs, dry_run ? "would be removed" : "removed", format_size(bytes, size));
+        return STATUS_SUCCESS;
 }
 
 static void print_field(const char *name, const char *value) {

@@ -33,6 +33,12 @@ const Verb verbs[] = {
           "Text as it is, anything else as JSON. With --json, the whole result document." },
         { "receipt", "RUN", GROUP_RUNS, 1, 1, 0, verb_receipt, "Print a finished run's receipt (JSON)", NULL },
         { "cancel", "RUN", GROUP_RUNS, 1, 1, 0, verb_cancel, "End a run", NULL },
+        { "prune-runs", "[AGENT]", GROUP_RUNS, 0, 1,
+          OPTION_BIT(OPTION_KEEP) | OPTION_BIT(OPTION_OLDER_THAN) | OPTION_BIT(OPTION_DRY_RUN), verb_prune_runs,
+          "Remove finished runs and what they left",
+          "Of AGENT, or of all the caller's agents (for root: everybody's). --keep=N leaves the N newest, --older-than takes\n"
+          "only those that ended so long ago; one of them must be given. What is still needed stays: runs with a live\n"
+          "caller, with changes that wait for a freeze, or with an idempotency key of late." },
         { "artifacts", "RUN", GROUP_RUNS, 1, 1, 0, verb_artifacts, "List the files that a run left", NULL },
         { "artifact", "RUN NAME", GROUP_RUNS, 2, 2, OPTION_BIT(OPTION_OUTPUT), verb_artifact, "Fetch one of them",
           "Writes to stdout unless --output is given. A terminal gets it only with --output=-." },

@@ -45,6 +45,7 @@ bool help_print_family(FILE *f, const char *family);
 int verb_help(Client *c, int argc, char **argv);
 int verb_run(Client *c, int argc, char **argv);
 int verb_runs(Client *c, int argc, char **argv);
+int verb_prune_runs(Client *c, int argc, char **argv);
 int verb_status(Client *c, int argc, char **argv);
 int verb_logs(Client *c, int argc, char **argv);
 int verb_result(Client *c, int argc, char **argv);

@@ -58,6 +58,7 @@ int method_request_approval(sd_bus_message *msg, void *userdata, sd_bus_error *e
 int method_execute_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_get_run(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_list_runs(sd_bus_message *msg, void *userdata, sd_bus_error *e);
+int method_prune_runs(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_cancel_run(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_get_receipt(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_get_result(sd_bus_message *msg, void *userdata, sd_bus_error *e);

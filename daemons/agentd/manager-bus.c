@@ -46,6 +46,7 @@ const sd_bus_vtable manager_vtable[] = {
         METHOD("GetRun", ("s", id), ("o", path), method_get_run),
         METHOD("ListRuns", ("a{sv}", filter), ("a(sosssssttt)", runs), method_list_runs),
         METHOD_NO_RESULT("CancelRun", ("s", id), method_cancel_run),
+        METHOD("PruneRuns", ("s", agent, "a{sv}", options), ("u", runs, "t", bytes), method_prune_runs),
         METHOD("GetReceipt", ("s", id), ("s", receipt), method_get_receipt),
         METHOD("GetResult", ("s", id), ("s", result), method_get_result),
         METHOD("OpenRunLog", ("s", id, "b", follow), ("h", fd), method_open_run_log),

@@ -3,6 +3,7 @@
 #include "basic/json-util.h"
 #include "basic/string-util.h"
 #include "bus-util.h"
+#include "retention.h"
 #include "run.h"
 
 #define LABELS_MAX 32U
@@ -146,6 +147,15 @@ static int enqueue_error(Manager *m, sd_bus_error *e, int r, const char *user, c
                 return sd_bus_error_set(e, BUS_ERROR_QUEUE_FULL, "The queue of this host is full. Try again later.");
         case -EDQUOT:
                 return sd_bus_error_setf(e, BUS_ERROR_QUEUE_FULL, "%s has too many queued runs. Try again later.", user);
+        case -ENOBUFS:
+                retention_look(m);
+                return sd_bus_error_setf(e, BUS_ERROR_QUOTA_EXCEEDED,
+                                         "What is kept of %s's finished runs has reached its bound, and what can go by itself is "
+                                         "being removed. Try again later, or make room: agentctl prune-runs.", user);
+        case -ENOSPC:
+                return sd_bus_error_set(e, BUS_ERROR_NO_SPACE,
+                                        "The disk of this host has less free space than agentd leaves to others (KeepFree= in "
+                                        "agentd.conf). Make room; nothing was changed.");
         case -EUSERS:
                 return sd_bus_error_setf(e, BUS_ERROR_QUEUE_FULL, "Agent \"%s\" has too many queued runs. Try again later.",
                                          name);
@@ -216,6 +226,8 @@ int method_execute_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
                                       .queued = m->settings->max_queued,
                                       .queued_per_user = m->settings->max_queued_per_user,
                                       .queued_per_agent = m->settings->max_queued_per_agent,
+                                      .finished_bytes_per_user = m->settings->max_size_per_user,
+                                      .no_space = retention_check_space(m) < 0,
                               },
                               id);
         if (r < 0)

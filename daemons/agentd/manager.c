@@ -15,6 +15,7 @@
 #include "environment.h"
 #include "key-store.h"
 #include "operation.h"
+#include "retention.h"
 #include "run.h"
 #include "runner-deploy.h"
 
@@ -177,6 +178,7 @@ Manager *manager_free(Manager *m) {
                 operation_free(o);
         stragglers_free(m->stragglers);
         approvals_free_all(m);
+        retention_free(m);
         if (m->kept)
                 kept_free_all(m);
         edits_free(m);
@@ -321,6 +323,10 @@ static void manager_open(Manager *m) {
                 sd_event_exit(m->event, EXIT_FAILURE);
                 return;
         }
+        /* Not before kept changes and live runs are known, on which removals depend. */
+        r = retention_start(m);
+        if (r < 0)
+                log_warning_errno(r, "Nothing that is too old will be removed: %m");
         manager_dispatch_soon(m);
         sd_notify(false, "READY=1");
         flatten_all(m);

@@ -31,6 +31,7 @@
 #define BUS_INTERFACE_AGENT "org.agentd1.Agent"
 #define BUS_INTERFACE_OPERATION "org.agentd1.Operation"
 
+typedef struct Retention Retention;
 typedef struct Stragglers Stragglers; /* units of earlier operations that are still ending (reconcile.c) */
 
 typedef struct Manager {
@@ -51,6 +52,7 @@ typedef struct Manager {
         StrMap *layer_checks; /* LayerCheck, by digest */
         StrMap *kept;       /* KeptUpper, by run id */
         StrMap *edits;      /* Edit, by "USER/AGENT" */
+        Retention *retention; /* retention.c; NULL before what was left is known */
         StrMap *approvals;  /* approval-bus.c, by request id; NULL before the first */
         Stragglers *stragglers;
         uint64_t last_operation;

@@ -40,7 +40,7 @@ static void on_worker_list(int error, const char *message, const WorkerRun *runs
                 /* The changes of a finished "keep" run are wanted until they are frozen or too old. */
                 if (runs[i].upper && !runs[i].composed && store_run_get(m->store, runs[i].id, &row) >= 0 && row->keep &&
                     row->state == RUN_FINISHED && row->result == RUN_RESULT_SUCCESS &&
-                    kept_add(m, row->id, row->finished_usec) >= 0)
+                    kept_add(m, row, row->finished_usec) >= 0)
                         continue;
                 if (worker_cleanup(m->worker, runs[i].id, false, on_cleaned, NULL, NULL) < 0)
                         log_oom();

@@ -13,6 +13,7 @@
 #include "basic/json-util.h"
 #include "basic/string-util.h"
 #include "bus-util.h"
+#include "retention.h"
 #include "run.h"
 
 #define CONTENT_TYPE_MAX 255U
@@ -32,6 +33,10 @@ int report_check_bridge(Manager *m, sd_bus_message *msg, sd_bus_error *e) {
 int report_error(Manager *m, sd_bus_error *e, int r, const char *id) {
         if (r == -ENOENT || r == -ESTALE || r == -EALREADY)
                 return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_RUN, "Run %s is not live in this attempt.", id);
+        if (r == -ENOBUFS)
+                return sd_bus_error_set(e, BUS_ERROR_QUOTA_EXCEEDED,
+                                        "What is kept for the owner of this run has reached its bound. It has room again when "
+                                        "finished runs are removed: agentctl prune-runs.");
         if (r == -E2BIG || r == -EDQUOT)
                 return sd_bus_error_set(e, SD_BUS_ERROR_LIMITS_EXCEEDED, "The run has reached its limit for this.");
         return bus_store_error(m, e, r);
@@ -179,6 +184,7 @@ static int method_begin_artifact(sd_bus_message *msg, void *userdata, sd_bus_err
         Manager *m = userdata;
         const char *id, *name;
         uint32_t attempt;
+        const RunLimits *limits;
         uint64_t max;
         Run *run;
         int r;
@@ -194,10 +200,14 @@ static int method_begin_artifact(sd_bus_message *msg, void *userdata, sd_bus_err
         if (!artifact_name_is_valid(name))
                 return sd_bus_error_set(e, BUS_ERROR_INVALID_NAME,
                                         "Not a valid name of an artifact: at most 255 bytes, no \"/\", no leading dot.");
+        if (retention_check_space(m) < 0)
+                return sd_bus_error_set(e, BUS_ERROR_NO_SPACE, "The disk of this host has no room for artifacts.");
         run = strmap_get(m->runs, id);
+        limits = run && run->definition ? &run->definition->limits : &m->settings->defaults;
         r = store_artifact_begin(m->store, id, attempt, name,
-                                 run && run->definition ? (unsigned) run->definition->limits.artifacts
-                                                        : (unsigned) m->settings->defaults.artifacts);
+                                 &(StoreArtifactLimits) { .max = (unsigned) limits->artifacts,
+                                                          .bytes = MIN(max, limits->artifact_size),
+                                                          .bytes_per_user = m->settings->max_artifacts_per_user });
         if (r < 0)
                 return report_error(m, e, r, id);
         r = artifact_path(id, "", &dir);

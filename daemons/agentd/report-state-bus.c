@@ -139,7 +139,7 @@ int method_put_session(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
                                       .data = (char *) (data ?: ""),
                                       .size = size,
                               },
-                              expected, &rev);
+                              expected, m->settings->max_sessions_per_user, &rev);
         if (r == -EEXIST)
                 return sd_bus_error_set(e, BUS_ERROR_SESSION_CHANGED, "The session was changed meanwhile.");
         if (r < 0)

@@ -8,6 +8,7 @@
 
 #include "basic/string-util.h"
 #include "bus-util.h"
+#include "retention.h"
 #include "run.h"
 
 /* Retries of a bridge that is being restarted: its name is activatable, so a call waits for it; what comes back is
@@ -111,12 +112,14 @@ static void run_finish(Run *run) {
         /* Not before: it was the proof of the end for an agentd after us. */
         run->unit = unit_free(run->unit);
         if (run->row->keep && run->end.result == RUN_RESULT_SUCCESS)
-                kept_add(m, run->row->id, now);
+                kept_add(m, run->row, now);
         sd_journal_send("MESSAGE=Run %s of agent %s/%s finished: %s", run->row->id, run->row->user, run->row->agent,
                         run_result_to_string(run->end.result), "MESSAGE_ID=" MESSAGE_RUN_FINISHED, "PRIORITY=%i",
                         LOG_INFO, "AGENT_RUN=%s", run->row->id, "AGENT_NAME=%s", run->row->agent, "AGENT_USER=%s",
                         run->row->user, "AGENT_RESULT=%s", run_result_to_string(run->end.result), NULL);
         run_signal_finished(m, run->row, run->end.result, run->end.message);
+        retention_drop_parts(run->row->id);
+        retention_look(m);
         manager_dispatch_soon(m);
 }
 
@@ -248,5 +251,6 @@ int run_finish_row(Manager *m, StoreRun *row, const RunEnd *end) {
         if (r < 0)
                 return r;
         run_signal_finished(m, row, end->result, end->message);
+        retention_look(m);
         return 0;
 }

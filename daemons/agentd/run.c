@@ -126,6 +126,9 @@ static void on_unit(Unit *u, UnitEvent event, const char *message, void *userdat
                         run->t_started = now_monotonic();
                         if (run->row->started_usec == 0)
                                 run->row->started_usec = unit_result(u)->started_usec ?: now_realtime();
+                        /* Its own property is to say the same as its receipt; where it cannot be stored, the end cannot. */
+                        (void) store_run_set_running(run->manager->store, run->row->id, run->row->fence,
+                                                     unit_result(u)->invocation_id, run->row->started_usec, 0, NULL);
                 }
                 run_on_end(run);
                 break;

@@ -141,7 +141,7 @@ void run_end_done(RunEnd *end);
         }
 
 /* The writable part of a finished run that was started with "keep"; dropped after a while (kept.c). */
-int kept_add(Manager *m, const char *run, uint64_t finished_usec);
+int kept_add(Manager *m, const StoreRun *run, uint64_t finished_usec);
 bool kept_has(Manager *m, const char *run);
 /* The runs whose changes are kept. */
 int kept_walk(Manager *m, StoreRunCallback callback, void *userdata);

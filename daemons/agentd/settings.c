@@ -101,6 +101,33 @@ static int config_parse_positive_timespan(const char *value, void *field) {
         return 0;
 }
 
+/* A time span, or "infinity". */
+static int config_parse_age(const char *value, void *field) {
+        if (streq(value, "infinity")) {
+                *(uint64_t *) field = UINT64_MAX;
+                return 0;
+        }
+        return config_parse_positive_timespan(value, field);
+}
+
+/* 0 is a size here: nothing is kept free. */
+static int config_parse_keep_free(const char *value, void *field) {
+        uint64_t v;
+        int r;
+
+        if (streq(value, "auto")) {
+                *(uint64_t *) field = KEEP_FREE_AUTO;
+                return 0;
+        }
+        r = parse_size(value, &v);
+        if (r < 0)
+                return r;
+        if (v > INT64_MAX)
+                return -ERANGE;
+        *(uint64_t *) field = v;
+        return 0;
+}
+
 static int config_parse_absolute_path(const char *value, void *field) {
         return value[0] == '/' && !string_has_cc(value) ? config_parse_string(value, field) : -EINVAL;
 }
@@ -159,6 +186,17 @@ static const ConfigItem settings_table[] = {
         { "Run", "VerifyLayers", config_parse_bool, FIELD(verify_layers) },
         { "Run", "RunnerDirectory", config_parse_absolute_path, FIELD(runner_directory) },
 
+        { "Retention", "MaxAge", config_parse_age, FIELD(max_age_usec) },
+        { "Retention", "MaxRunsPerUser", config_parse_positive, FIELD(max_runs_per_user) },
+        { "Retention", "MaxSizePerUser", config_parse_positive_size, FIELD(max_size_per_user) },
+        { "Retention", "MaxArtifactsPerUser", config_parse_positive_size, FIELD(max_artifacts_per_user) },
+        { "Retention", "MaxSessionsPerUser", config_parse_positive_size, FIELD(max_sessions_per_user) },
+        { "Retention", "IdempotencyWindow", config_parse_positive_timespan, FIELD(idempotency_window_usec) },
+        { "Retention", "KeepFree", config_parse_keep_free, FIELD(keep_free) },
+        { "Retention", "MaxKept", config_parse_positive, FIELD(max_kept) },
+        { "Retention", "MaxKeptPerUser", config_parse_positive, FIELD(max_kept_per_user) },
+        { "Retention", "KeptTime", config_parse_positive_timespan, FIELD(kept_usec) },
+
         { "Images", "MaxSize", config_parse_positive_size, FIELD(image_max_size) },
         { "Images", "MaxEntries", config_parse_positive, FIELD(image_max_entries) },
         { "Images", "Timeout", config_parse_positive_timespan, FIELD(image_timeout_usec) },
@@ -209,6 +247,16 @@ int settings_new(Settings **ret) {
                 .retry_delay_usec = USEC_PER_SEC,
                 .stop_timeout_usec = 5 * USEC_PER_SEC,
                 .runner_check_timeout_usec = 30 * USEC_PER_SEC,
+                .max_age_usec = 90 * 24 * USEC_PER_HOUR,
+                .max_runs_per_user = 100000,
+                .max_size_per_user = GIB,
+                .max_artifacts_per_user = 10 * GIB,
+                .max_sessions_per_user = GIB,
+                .idempotency_window_usec = 24 * USEC_PER_HOUR,
+                .keep_free = KEEP_FREE_AUTO,
+                .max_kept = 64,
+                .max_kept_per_user = 8,
+                .kept_usec = 24 * USEC_PER_HOUR,
                 .image_max_size = 16 * GIB,
                 .image_max_entries = 2000000,
                 .image_timeout_usec = USEC_PER_HOUR,
@@ -258,6 +306,12 @@ static int settings_check(const Settings *s, char **ret_error) {
                                                        "other.", pairs[i].low_key, pairs[i].high_key);
                         return -EINVAL;
                 }
+        if (s->max_age_usec < s->idempotency_window_usec) {
+                if (ret_error)
+                        *ret_error = strdup("agentd.conf: MaxAge= is below IdempotencyWindow=, for which a run with a key has to "
+                                            "stay.");
+                return -EINVAL;
+        }
         if (s->maximum.timeout_usec > TIMEOUT_MAX_USEC) {
                 if (ret_error)
                         *ret_error = strdup("agentd.conf: MaxTimeout= is above 30 days, which is as long as a run's token "

@@ -37,6 +37,15 @@ typedef struct Settings {
         uint64_t runner_check_timeout_usec; /* of one script */
         bool verify_layers;     /* of each run */
 
+        /* [Retention] */
+        uint64_t max_age_usec;           /* of finished runs; UINT64_MAX: without end */
+        uint64_t max_runs_per_user, max_size_per_user; /* finished ones, and the bytes of their documents */
+        uint64_t max_artifacts_per_user; /* bytes */
+        uint64_t max_sessions_per_user;  /* bytes */
+        uint64_t idempotency_window_usec;
+        uint64_t keep_free;              /* bytes of the disk; KEEP_FREE_AUTO: see manager_check_space() */
+        uint64_t max_kept, max_kept_per_user, kept_usec; /* changes of "keep" runs */
+
         /* [Images] */
         uint64_t image_max_size;    /* bytes of an imported root, unpacked */
         uint64_t image_max_entries; /* files in it */
@@ -48,6 +57,8 @@ typedef struct Settings {
         char **edit_hosts;          /* where each session may go; as resolved (edit-hosts.h) */
         bool edit_other_hosts;      /* whether its user may name more */
 } Settings;
+
+#define KEEP_FREE_AUTO UINT64_MAX
 
 /* Defaults in place, nothing read. */
 int settings_new(Settings **ret);

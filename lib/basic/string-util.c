@@ -172,16 +172,25 @@ int parse_timespan(const char *s, uint64_t *ret_usec) {
         } units[] = {
                 { "us", 1 },
                 { "ms", USEC_PER_MSEC },
+                /* The names that systemd.time(7) has, up to the week. */
                 { "seconds", USEC_PER_SEC },
+                { "second", USEC_PER_SEC },
                 { "sec", USEC_PER_SEC },
                 { "s", USEC_PER_SEC },
                 { "minutes", 60 * USEC_PER_SEC },
+                { "minute", 60 * USEC_PER_SEC },
                 { "min", 60 * USEC_PER_SEC },
                 { "m", 60 * USEC_PER_SEC },
                 { "hours", 3600 * USEC_PER_SEC },
+                { "hour", 3600 * USEC_PER_SEC },
+                { "hr", 3600 * USEC_PER_SEC },
                 { "h", 3600 * USEC_PER_SEC },
                 { "days", 86400 * USEC_PER_SEC },
+                { "day", 86400 * USEC_PER_SEC },
                 { "d", 86400 * USEC_PER_SEC },
+                { "weeks", 7 * 86400 * USEC_PER_SEC },
+                { "week", 7 * 86400 * USEC_PER_SEC },
+                { "w", 7 * 86400 * USEC_PER_SEC },
         };
         uint64_t total = 0;
         bool any = false;

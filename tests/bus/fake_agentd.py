@@ -389,6 +389,12 @@ class Manager(dbus.service.Object):
     def PruneEnvironments(self, agent, options):
         return int(options.get("keep", 0)), 2, dbus.UInt64(3072)
 
+    @dbus.service.method(MANAGER, in_signature="sa{sv}", out_signature="ut")
+    def PruneRuns(self, agent, options):
+        assert agent in ("", "analyst")
+        n = int(options.get("keep", 100)) + int(options.get("older-than-usec", 0)) // 1000000
+        return dbus.UInt32(n), dbus.UInt64(1024 if options.get("dry-run") else 2048)
+
     @dbus.service.method(MANAGER, in_signature="a{sv}", out_signature="o")
     def CheckEnvironments(self, options):
         problem = {"kind": "layer-damaged", "digest": DIGEST, "message": f"The layer {DIGEST} is damaged.",

@@ -396,6 +396,16 @@ def test_store(ctl):
     assert "root/a" in ctl("env", "du").out and "nobody needs 1B" in ctl("env", "du").out
 
 
+def test_prune_runs(ctl):
+    assert ctl("prune-runs", "--keep=5").out == "5 runs removed, with 2.0K.\n"
+    assert ctl("prune-runs", "analyst", "--keep", "5", "--dry-run").out == "5 runs would be removed, with 1.0K.\n"
+    assert ctl.json("prune-runs", "--older-than=2min") == {"runs": 220, "bytes": 2048, "dry_run": False}
+    assert ctl.json("prune-runs", "--keep=0", "--older-than=1h", "--dry-run")["runs"] == 3600
+    for words in ([], ["--keep"], ["--keep=x"], ["--older-than=0"], ["--older-than=soon"], ["a", "b", "--keep=1"]):
+        ctl("prune-runs", *words, status=2)
+    ctl("run", "analyst", "--keep=0", status=2)
+
+
 def test_image_import(ctl, tmp_path):
     file = tmp_path / "root.tar"
     file.write_bytes(b"not really a tar" * 1000)

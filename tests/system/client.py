@@ -224,7 +224,9 @@ def value(v):
         return dbus.types.UnixFd(os.open(v["fd"], os.O_RDONLY))
     if isinstance(v, dict) and "options" in v:
         return dbus.Dictionary(v["options"], signature="sv")
-    return v
+    if isinstance(v, dict) and "struct" in v:
+        return dbus.Struct(v["struct"])
+    return [value(x) for x in v] if isinstance(v, list) else v
 def plain(v):
     if isinstance(v, dbus.types.UnixFd):
         return os.fdopen(v.take(), "rb").read().decode("utf-8", "replace")
@@ -246,7 +248,8 @@ json.dump(out, sys.stdout)
 
 def call_as(user, *calls):
     """Calls (MEMBER, ARGS…) of the Manager as USER, or (NAME, PATH, INTERFACE, MEMBER, [ARGS]) of anything. Returns
-    {"value"} or {"error", "message"} of each. {"fd": FILE} as an argument is an open file, {"options": {…}} an a{sv}.
+    {"value"} or {"error", "message"} of each. {"fd": FILE} as an argument is an open file, {"options": {…}} an a{sv},
+    {"struct": […]} a struct.
     """
     full = [
         c if len(c) == 5 and isinstance(c[4], list) else (BUS_NAME, MANAGER_PATH, MANAGER, c[0], list(c[1:]))

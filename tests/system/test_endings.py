@@ -42,8 +42,9 @@ ENDINGS = {
     "command killed": ("command", "kill -SEGV $$", {}, "signal", "signal 11", {"signal": 11}),
     "command timeout": ("command", "sleep 1000", {"limits": {"timeout": 1}}, "timeout", "limit of 1 s", {}),
     "command no program": ("command", ["/no/such/program"], {}, "exit-code", "/no/such/program", {"exit_code": 127}),
-    "command kills the runner": ("command", "kill -9 $PPID; sleep 1000", {}, "signal", "runner", {"signal": 9}),
-    "command kills all": ("command", "kill -9 -1", {}, "signal", "runner", {"signal": 9}),
+    # Neither gets at the runner: what they say after it counts.
+    "command kills the runner": ("command", "kill -9 $PPID || exit 7", {}, "exit-code", "not permitted", {"exit_code": 7}),
+    "command kills all": ("command", "kill -9 -1; exit 7", {}, "exit-code", "status 7", {"exit_code": 7}),
 }
 
 
@@ -66,6 +67,22 @@ def test_ending(agentd, make_agent, name):
     kind, command, keys, result, sentence, receipt = ENDINGS[name]
     path = agentd.execute(make_agent(command, kind=kind, **keys))
     check(agentd, path, result, sentence, **receipt)
+
+
+def test_runner_killed_from_outside(agentd, make_agent):
+    """It is the runner that was killed, and not the agent's command that ended."""
+    path = agentd.execute(make_agent("sleep 1000", kind="command"))
+    agentd.wait_state(path, "running")
+    cgroup = show(str(agentd.get(path, "Unit")), "ControlGroup")
+
+    def runner():
+        for pid in open(f"/sys/fs/cgroup{cgroup}/cgroup.procs").read().split():
+            words = open(f"/proc/{pid}/cmdline", "rb").read().split(b"\0")
+            if words[1:2] == [b"/opt/agentd/runner/main.cjs"]:
+                return int(pid)
+
+    os.kill(wait_until(runner, "the runner's process"), 9)
+    check(agentd, path, "signal", "runner", signal=9)
 
 
 def test_killed_from_outside(agentd, make_agent):

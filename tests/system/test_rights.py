@@ -143,7 +143,7 @@ CALLS = {
         "/org/agentd1/report",
         "org.agentd1.Report",
         "ReportCalls",
-        [[(h["id"], 1, "x", "{}")]],
+        [[{"struct": [h["id"], 1, "x", "{}"]}]],
     ),
     "report artifact": lambda h: (
         BUS_NAME,

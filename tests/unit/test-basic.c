@@ -93,6 +93,8 @@ static void test_parse(void) {
         check(parse_timespan, "500ms", 0, 500000);
         check(parse_timespan, "0", 0, 0);
         check(parse_timespan, "2d", 0, 172800 * USEC_PER_SEC);
+        check(parse_timespan, "1day 1hour 1minute 1second", 0, 90061 * USEC_PER_SEC);
+        check(parse_timespan, "2weeks", 0, 14 * 86400 * USEC_PER_SEC);
         check(parse_timespan, "", -EINVAL, 0);
         check(parse_timespan, "  ", -EINVAL, 0);
         check(parse_timespan, "min", -EINVAL, 0);

@@ -218,7 +218,7 @@ static void test_artifacts(void) {
         char *s = authorized("PUT", "/v1/artifacts/a%20chart%2Epng", "Content-Type: image/png\r\n", big);
         EXPECT(s, 201);
         assert(endswith(s, "{\"name\":\"a chart.png\",\"size\":50000}"));
-        assert(strstr(agentd_log, "BeginArtifact aaaa 1 a chart.png 100000\nCommitArtifact aaaa 1 a chart.png "
+        assert(strstr(agentd_log, "BeginArtifact aaaa 1 a chart.png 50000\nCommitArtifact aaaa 1 a chart.png "
                                   "50000\n"));
         assert(read_full_file_at(AT_FDCWD, path, 1 << 20, &content, &size) == 0 && size == 50000 && streq(content,
                                                                                                           big));

@@ -83,12 +83,14 @@ int main(void) {
                 put(bad);
                 assert(settings_load("agentd.conf", &s, NULL) == -EINVAL && !s);
                 n++;
-                if (streq(line, "AllowOtherHosts")) /* a boolean */
+                if (streq(line, "AllowOtherHosts") || streq(line, "VerifyLayers")) /* booleans */
                         continue;
                 free(bad);
                 bad = strprintf("%s\n%s=0\n", section, line);
                 assert(bad);
                 put(bad);
+                if (streq(line, "KeepFree")) /* 0 is off */
+                        continue;
                 assert(settings_load("agentd.conf", &s, NULL) < 0 && !s);
         }
         assert(n >= 30);
@@ -97,6 +99,14 @@ int main(void) {
         none = settings_free(none);
         assert(settings_load("agentd.conf", &none, &error) == -EINVAL && !none);
         assert(error && strstr(error, "DefaultMemory= is above MaxMemory="));
+        put("[Retention]\nMaxAge=1h\n");
+        error = mfree(error);
+        assert(settings_load("agentd.conf", &none, &error) == -EINVAL && !none);
+        assert(error && strstr(error, "MaxAge= is below IdempotencyWindow="));
+        put("[Retention]\nMaxAge=infinity\nKeepFree=0\n");
+        assert(settings_load("agentd.conf", &none, &error) == 0);
+        assert(none->max_age_usec == UINT64_MAX && none->keep_free == 0 && defaults->keep_free == KEEP_FREE_AUTO);
+        none = settings_free(none);
         put("[Run]\nDefaultMemory=9G\nMaxMemory=10G\nMaxCPU=50%\nDefaultCPU=0.25\n");
         assert(settings_load("agentd.conf", &none, &error) == 0);
         assert(none->maximum.cpu == 500000 && none->defaults.cpu == 250000);

@@ -17,6 +17,7 @@ static void test_records(void) {
         _cleanup_(store_freep) Store *s = open_store();
         _cleanup_strv_free_ char **calls = NULL;
         _cleanup_free_ char *big = malloc(STORE_CALL_SIZE_MAX + 2);
+        const StoreArtifactLimits two = { .max = 2 };
         char id[RUN_ID_LEN + 1];
         uint64_t sum = 0;
 
@@ -37,16 +38,16 @@ static void test_records(void) {
         assert(streq(calls[0], "c2") && streq(calls[1], "c1")); /* as they came */
 
         assert(store_artifact_commit(s, id, 1, "a.png", 5, "image/png") == -ENOENT);
-        assert(store_artifact_begin(s, id, 1, "../a.png", 2) == -EINVAL);
-        assert(store_artifact_begin(s, id, 1, "a.png", 2) == 0);
-        assert(store_artifact_begin(s, id, 1, "a.png", 2) == 0);
-        assert(store_artifact_begin(s, id, 1, "b.png", 2) == 0);
-        assert(store_artifact_begin(s, id, 1, "c.png", 2) == -EDQUOT);
+        assert(store_artifact_begin(s, id, 1, "../a.png", &two) == -EINVAL);
+        assert(store_artifact_begin(s, id, 1, "a.png", &two) == 0);
+        assert(store_artifact_begin(s, id, 1, "a.png", &two) == 0);
+        assert(store_artifact_begin(s, id, 1, "b.png", &two) == 0);
+        assert(store_artifact_begin(s, id, 1, "c.png", &two) == -EDQUOT);
         assert(store_artifact_commit(s, id, 1, "a.png", 5, "image/png") == 0);
         assert(store_artifact_commit(s, id, 1, "a.png", 5, "image/png") == 0);
         assert(store_artifacts(s, id, sum_artifacts, &sum) == 1 && sum == 5); /* b was only begun */
         assert(store_run_finish(s, id, 1, &success) == 0);
-        assert(store_artifact_begin(s, id, 1, "a.png", 2) == -EALREADY);
+        assert(store_artifact_begin(s, id, 1, "a.png", &two) == -EALREADY);
         assert(store_artifact_commit(s, id, 1, "b.png", 5, "image/png") == -EALREADY);
         assert(store_artifact_commit(s, id, 1, "a.png", 5, "image/png") == 0); /* a repeated report */
         assert(store_call_add(s, id, 1, "c1", "{\"a\":2}") == 0);
@@ -238,7 +239,7 @@ static void test_blobs(void) {
 
 static void note_event(const StoreEvent *event, void *userdata) {
         static const char *const types[_STORE_EVENT_TYPE_MAX] = {
-                "queued", "changed", "finished", "agent-new", "agent-changed", "agent-removed",
+                "queued", "changed", "finished", "removed", "agent-new", "agent-changed", "agent-removed",
         };
 
         assert(strv_extend(userdata, types[event->type]) >= 0);

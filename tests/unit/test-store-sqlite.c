@@ -50,6 +50,11 @@ static void check_whole(sqlite3 *db) {
                           "AND state = 0) OR live <> (SELECT COUNT(*) FROM runs WHERE lane_id = l.id AND "
                           "state IN (1, 2))") == 0);
         assert(number(db,
+               "SELECT COUNT(*) FROM users u WHERE finished <> (SELECT COUNT(*) FROM runs WHERE user_id = u.id "
+                          "AND state = 3) OR finished_bytes <> (SELECT COALESCE(SUM(size), 0) FROM runs WHERE "
+                          "user_id = u.id AND state = 3) OR artifact_bytes <> (SELECT COALESCE(SUM(a.size + reserved), 0) "
+                          "FROM artifacts a JOIN runs r USING (seq) WHERE r.user_id = u.id)") == 0);
+        assert(number(db,
                "SELECT COUNT(*) FROM runs r WHERE NOT EXISTS (SELECT 1 FROM run_inputs i WHERE i.seq = r.seq)"
                           " AND r.trigger <> 'bulk'") == 0);
 }
@@ -87,12 +92,19 @@ static int ignore_run(const StoreRun *run _unused_, void *userdata _unused_) {
         return 0;
 }
 
+static int ignore_user(const StoreUser *user _unused_, void *userdata _unused_) {
+        return 0;
+}
+
 /* Every verb that agentd calls while it works, once or more. */
 static void exercise(Store *s) {
         StoreRunFilter f = STORE_RUN_FILTER_ANY;
         StoreRunRequest req = request("alice", "x", "1");
-        StoreQueueLimits bounds = { .queued = 1000, .queued_per_user = 1000, .queued_per_agent = 1000 };
+        StoreQueueLimits bounds = { .queued = 1000, .queued_per_user = 1000, .queued_per_agent = 1000,
+                                    .finished_bytes_per_user = INT64_MAX };
         StoreLiveLimits caps = { .live = 1000, .live_per_user = 1000, .lease_usec = USEC_PER_SEC };
+        const StoreArtifactLimits artifacts = { .max = 10, .bytes = 1, .bytes_per_user = 1000000 };
+        StoreOldest oldest = { .limit = 10 };
         char id[RUN_ID_LEN + 1], before[RUN_ID_LEN + 1];
         static char key[32];
         static int n;
@@ -113,7 +125,7 @@ static void exercise(Store *s) {
                 assert(store_run_extend(s, id, run->fence, 1) == 0);
                 assert(store_run_post_result(s, id, 1, "{}") == 1);
                 assert(store_call_add(s, id, 1, "c", "{}") == 1);
-                assert(store_artifact_begin(s, id, 1, "a", 10) == 0);
+                assert(store_artifact_begin(s, id, 1, "a", &artifacts) == 0);
                 assert(store_artifact_commit(s, id, 1, "a", 1, "") == 0);
                 if (i == 0)
                         assert(store_run_requeue(s, id, run->fence, NULL, UINT64_C(1) << 60) == 0);
@@ -127,6 +139,17 @@ static void exercise(Store *s) {
         (void) counts(s, NULL, NULL);
         (void) counts(s, "alice", NULL);
         (void) counts(s, "alice", "x");
+
+        for (int i = 0; i < 3; i++) {
+                oldest.user = i > 0 ? "alice" : NULL;
+                oldest.agent = i > 1 ? "x" : NULL;
+                oldest.after_seq = 0;
+                assert(store_runs_oldest(s, &oldest, ignore_run, NULL) > 0);
+                oldest.after_seq = 2;
+                assert(store_runs_oldest(s, &oldest, ignore_run, NULL) > 0);
+                assert(store_run_newest(s, oldest.user, oldest.agent, 2, &next) == 0);
+        }
+        assert(store_users(s, ignore_user, NULL) > 0);
 
         /* All combinations of the filter, first page and a later one. */
         for (unsigned mask = 0; mask < 32; mask++) {
@@ -152,6 +175,7 @@ static void exercise(Store *s) {
         f = STORE_RUN_FILTER_ANY;
         f.parent = id;
         assert(store_run_list(s, &f, ignore_run, NULL) == 0);
+        assert(store_runs_remove(s, (char *[]) { id, NULL }) == 1);
 }
 
 static uint64_t measure(Store *s, char ***ret_statements) {
@@ -192,7 +216,7 @@ static void check_plan(sqlite3 *db, const char *sql) {
                         if (!after || (*after && *after != ' '))
                                 continue;
                         /* In order of age with a limit, or over an index that holds unfinished runs only. */
-                        if (strstr(sql, "LIMIT ?6") && !*after)
+                        if ((strstr(sql, "LIMIT ?6") || strstr(sql, "OFFSET ?")) && !*after)
                                 continue;
                         if (strstr(rest, "runs_unfinished") || strstr(rest, "runs_delayed") ||
                             strstr(rest, "runs_leased") || strstr(rest, "runs_queue"))
@@ -328,14 +352,18 @@ static int fill(Store *s, char ret_last[static RUN_ID_LEN + 1], unsigned *ret_n)
 static void full_disk(void) {
         _cleanup_free_ char *filler = strprintf("%s/filler", dir);
         _cleanup_(store_run_freep) StoreRun *run = NULL, *same = NULL;
-        _cleanup_close_ int fd = -EBADF;
+        _cleanup_free_ char *leavings = strprintf("%s/rest", dir);
+        _cleanup_close_ int fd = -EBADF, rest = -EBADF;
         _cleanup_(store_freep) Store *s = NULL;
-        static char receipt[256 * 1024];
-        StoreRunEnd large = success;
+        static char receipt[100000];
+        StoreRunEnd end = success;
+        sqlite3 *reader = NULL;
         char id[RUN_ID_LEN + 1];
         unsigned n;
         int r;
 
+        rest = open(leavings, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+        assert(rest >= 0);
         fd = open(filler, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
         assert(fd >= 0 && posix_fallocate(fd, 0, 1 << 20) == 0);
         s = open_store();
@@ -345,23 +373,28 @@ static void full_disk(void) {
         assert(fill(s, id, &n) == -ENOSPC);
         printf("  %u enqueued, then: %s\n", n, store_error(s));
         assert(counts(s, NULL, NULL).queued == n && counts(s, NULL, NULL).live == 1);
-        /* Fill the rest, so that not even the end of a run fits. */
+        /* Fill the rest, so that not even the end of a run fits: and let somebody read, so that the log is not begun anew in
+         * room that it has. */
+        assert(sqlite3_open_v2(db_path(), &reader, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK);
+        assert(sqlite3_exec(reader, "BEGIN; SELECT COUNT(*) FROM runs", NULL, NULL, NULL) == SQLITE_OK);
         while ((r = store_run_post_result(s, run->id, 1, "{}")) == 0 || r == 1)
                 if (enqueue(s, "a", "x", 0, id) < 0)
                         break;
         while (enqueue(s, "a", "x", 0, id) == 1)
                 n++;
         n = (unsigned) counts(s, NULL, NULL).queued;
-        /* A receipt of a size that no page with some room left takes in. */
+        while (write(rest, id, sizeof id) > 0)
+                ;
+        /* Larger than what a failed call may have left room for at the end of the log. */
         memset(receipt, ' ', sizeof receipt - 1);
-        memcpy(receipt, "{}", 2);
-        large.receipt = receipt;
-        r = store_run_finish(s, run->id, run->fence, &large);
+        end.receipt = receipt;
+        r = store_run_finish(s, run->id, run->fence, &end);
         assert(r == -ENOSPC);
+        assert(sqlite3_close(reader) == SQLITE_OK);
         assert(store_run_get(s, run->id, &same) == 0 && same->state == RUN_PREPARING);
         /* Room again, and it goes on as if nothing had been, also for one who comes anew. */
-        assert(ftruncate(fd, 0) == 0);
-        assert(store_run_finish(s, run->id, run->fence, &success) == 0);
+        assert(ftruncate(fd, 0) == 0 && ftruncate(rest, 0) == 0);
+        assert(store_run_finish(s, run->id, run->fence, &end) == 0);
         assert(enqueue(s, "a", "x", 0, id) == 1);
         check_whole(SQLITE_STORE(s)->db);
         s = store_free(s);
@@ -445,6 +478,52 @@ static void execute(const char *sql) {
         sqlite3_close(db);
 }
 
+/* A store of before the sizes were counted has them counted. */
+static void test_upgrade(void) {
+        static const char *const triggers[] = {
+                "runs_insert_finished", "runs_finish", "runs_delete_finished", "artifacts_insert", "artifacts_update",
+                "artifacts_delete", "sessions_insert", "sessions_update", "sessions_delete",
+        };
+        static const char *const columns[] = {
+                "users DROP COLUMN finished", "users DROP COLUMN finished_bytes", "users DROP COLUMN artifact_bytes",
+                "users DROP COLUMN session_bytes", "runs DROP COLUMN size", "artifacts DROP COLUMN reserved",
+        };
+        Store *s = open_store();
+        const StoreArtifactLimits limits = { .max = 1 };
+        StoreSession state = { .data = (char *) "12345", .size = 5 };
+        char id[RUN_ID_LEN + 1];
+        uint64_t rev, sizes;
+
+        add_agent(s, "a", "x", 1);
+        assert(enqueue(s, "a", "x", 0, id) == 1);
+        store_run_free(claim(s, &no_caps));
+        assert(store_artifact_begin(s, id, 1, "f", &limits) == 0 && store_artifact_commit(s, id, 1, "f", 7, "") == 0);
+        assert(store_run_finish(s, id, 1, &success) == 0);
+        assert(store_session_put(s, "a", "x", "1", &state, STORE_UNKNOWN, 0, &rev) == 1);
+        sizes = number(SQLITE_STORE(s)->db, "SELECT finished_bytes FROM users");
+        assert(sizes > STORE_RUN_OVERHEAD);
+        store_free(s);
+        for (size_t i = 0; i < ELEMENTSOF(triggers); i++) {
+                _cleanup_free_ char *sql = strprintf("DROP TRIGGER %s", triggers[i]);
+
+                execute(sql);
+        }
+        for (size_t i = 0; i < ELEMENTSOF(columns); i++) {
+                _cleanup_free_ char *sql = strprintf("ALTER TABLE %s", columns[i]);
+
+                execute(sql);
+        }
+        execute("PRAGMA user_version = 4");
+        s = open_store();
+        check_whole(SQLITE_STORE(s)->db);
+        assert(number(SQLITE_STORE(s)->db, "SELECT finished_bytes FROM users") == sizes);
+        assert(number(SQLITE_STORE(s)->db, "SELECT artifact_bytes FROM users") == 7);
+        assert(number(SQLITE_STORE(s)->db, "SELECT session_bytes FROM users") == 5);
+        assert(store_runs_remove(s, (char *[]) { id, NULL }) == 1);
+        check_whole(SQLITE_STORE(s)->db);
+        store_free(s);
+}
+
 static void test_refused(void) {
         static char rubbish[8192];
         Store *s = open_store();
@@ -501,6 +580,7 @@ int main(void) {
                 { "power-cut", test_power_cut },
                 { "full-disk", test_full_disk },
                 { "failing-writes", test_failing_writes },
+                { "upgrade", test_upgrade },
                 { "refused", test_refused },
         };
 

@@ -35,7 +35,8 @@ typedef struct StoreOps {
 
         int (*calls_add)(Store *s, StoreCall *calls, size_t n); /* those whose result is 0 */
         int (*calls)(Store *s, const char *id, StoreCallCallback callback, void *userdata);
-        int (*artifact_begin)(Store *s, const char *id, unsigned attempt, const char *name, unsigned max);
+        int (*artifact_begin)(Store *s, const char *id, unsigned attempt, const char *name,
+                              const StoreArtifactLimits *limits);
         int (*artifact_commit)(Store *s, const char *id, unsigned attempt, const char *name, uint64_t size,
                                const char *content_type);
         int (*artifacts)(Store *s, const char *id, StoreArtifactCallback callback, void *userdata);
@@ -44,7 +45,11 @@ typedef struct StoreOps {
         int (*usages)(Store *s, const char *id, StoreUsageCallback callback, void *userdata);
         int (*session_get)(Store *s, const char *user, const char *agent, const char *session, StoreSession **ret);
         int (*session_put)(Store *s, const char *user, const char *agent, const char *session,
-                           const StoreSession *state, uint64_t expected_rev, uint64_t *ret_rev);
+                           const StoreSession *state, uint64_t expected_rev, uint64_t max_bytes, uint64_t *ret_rev);
+        int (*runs_oldest)(Store *s, const StoreOldest *which, StoreRunCallback callback, void *userdata);
+        int (*run_newest)(Store *s, const char *user, const char *agent, uint64_t n, uint64_t *ret_seq);
+        int (*runs_remove)(Store *s, char *const *ids);
+        int (*users)(Store *s, StoreUserCallback callback, void *userdata);
 
         int (*agent_add)(Store *s, const StoreAgent *agent, const StoreGeneration *first);
         int (*agent_update)(Store *s, const char *user, const char *name, const char *definition,

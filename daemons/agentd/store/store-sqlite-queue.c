@@ -24,11 +24,13 @@ static int find_by_key(SqliteStore *q, int64_t lane, const char *key, const char
         return 1;
 }
 
-/* The queue's bounds, of the host, of the user, and of the agent. */
+/* The queue's bounds, of the host, of the user, and of the agent; and what is kept for the user. */
 static int check_bounds(SqliteStore *q, int64_t lane, const StoreQueueLimits *limits) {
         uint64_t n;
         int r;
 
+        if (limits->no_space)
+                return -ENOSPC;
         if (limits->queued > 0) {
                 r = sq_number(q, &n, "SELECT COALESCE(SUM(queued), 0) FROM users WHERE queued > 0", "");
                 if (r < 0)
@@ -50,6 +52,14 @@ static int check_bounds(SqliteStore *q, int64_t lane, const StoreQueueLimits *li
                         return r;
                 if (n >= limits->queued_per_agent)
                         return -EUSERS;
+        }
+        if (limits->finished_bytes_per_user > 0) {
+                r = sq_number(q, &n, "SELECT finished_bytes FROM users WHERE id = (SELECT user_id FROM lanes WHERE id = ?)",
+                              "u", (uint64_t) lane);
+                if (r < 0)
+                        return r;
+                if (n >= limits->finished_bytes_per_user)
+                        return -ENOBUFS;
         }
         return 0;
 }
@@ -253,7 +263,7 @@ int sq_run_requeue(Store *s, const char *id, uint64_t fence, const char *message
         r = sq_run(q, "DELETE FROM run_results WHERE seq = ?", "u", (uint64_t) g.seq);
         if (r < 0)
                 return r;
-        r = sq_run(q, "DELETE FROM artifacts WHERE seq = ? AND committed = 0", "u", (uint64_t) g.seq);
+        r = sq_artifacts_settle(q, g.seq);
         if (r < 0)
                 return r;
         return sq_commit(&t);

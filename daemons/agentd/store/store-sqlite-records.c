@@ -123,9 +123,36 @@ int sq_calls(Store *s, const char *id, StoreCallCallback callback, void *userdat
         return r < 0 ? r : n;
 }
 
-int sq_artifact_begin(Store *s, const char *id, unsigned attempt, const char *name, unsigned max) {
+int sq_artifacts_settle(SqliteStore *q, int64_t seq) {
+        int r;
+
+        r = sq_run(q, "DELETE FROM artifacts WHERE seq = ? AND committed = 0", "u", (uint64_t) seq);
+        if (r < 0)
+                return r;
+        return sq_run(q, "UPDATE artifacts SET reserved = 0 WHERE seq = ? AND reserved > 0", "u", (uint64_t) seq);
+}
+
+/* Room for LIMITS->bytes more of this name; what was reserved for it before is given back. */
+static int reserve(SqliteStore *q, int64_t seq, const char *name, const StoreArtifactLimits *limits) {
+        uint64_t used, mine = 0;
+        int r;
+
+        if (limits->bytes_per_user == 0)
+                return 0;
+        r = sq_number(q, &used, "SELECT artifact_bytes FROM users WHERE id = (SELECT user_id FROM runs WHERE seq = ?)", "u",
+                      (uint64_t) seq);
+        if (r < 0)
+                return r;
+        r = sq_number(q, &mine, "SELECT reserved FROM artifacts WHERE seq = ? AND name = ?", "us", (uint64_t) seq, name);
+        if (r < 0 && r != -ENOENT)
+                return r;
+        return used - MIN(used, mine) + limits->bytes > limits->bytes_per_user ? -ENOBUFS : 0;
+}
+
+int sq_artifact_begin(Store *s, const char *id, unsigned attempt, const char *name, const StoreArtifactLimits *limits) {
         SqliteStore *q = SQLITE_STORE(s);
         _cleanup_rollback_ SqTransaction t = {};
+        bool known;
         uint64_t n;
         SqRunGuard g;
         int r;
@@ -139,17 +166,25 @@ int sq_artifact_begin(Store *s, const char *id, unsigned attempt, const char *na
         if (g.attempt != attempt || g.state == RUN_QUEUED)
                 return -ESTALE; /* bytes of a former attempt must not replace the current one's */
         r = sq_number(q, &n, "SELECT 1 FROM artifacts WHERE seq = ? AND name = ?", "us", (uint64_t) g.seq, name);
-        if (r >= 0)
-                return 0;
-        if (r != -ENOENT)
+        if (r < 0 && r != -ENOENT)
                 return r;
-        r = sq_number(q, &n, "SELECT COUNT(*) FROM artifacts WHERE seq = ?", "u", (uint64_t) g.seq);
+        known = r >= 0;
+        if (!known) {
+                r = sq_number(q, &n, "SELECT COUNT(*) FROM artifacts WHERE seq = ?", "u", (uint64_t) g.seq);
+                if (r < 0)
+                        return r;
+                if (n >= limits->max)
+                        return -EDQUOT;
+        }
+        r = reserve(q, g.seq, name, limits);
         if (r < 0)
                 return r;
-        if (n >= max)
-                return -EDQUOT;
-        r = sq_run(q, "INSERT INTO artifacts (seq, name, attempt, created_usec) VALUES (?, ?, ?, ?)", "usuu",
-                   (uint64_t) g.seq, name, (uint64_t) attempt, sq_now());
+        if (known)
+                r = sq_run(q, "UPDATE artifacts SET reserved = ? WHERE seq = ? AND name = ?", "uus", limits->bytes,
+                           (uint64_t) g.seq, name);
+        else
+                r = sq_run(q, "INSERT INTO artifacts (seq, name, attempt, created_usec, reserved) VALUES (?, ?, ?, ?, ?)",
+                           "usuuu", (uint64_t) g.seq, name, (uint64_t) attempt, sq_now(), limits->bytes);
         if (r < 0)
                 return r;
         return sq_commit(&t);
@@ -179,7 +214,7 @@ int sq_artifact_commit(Store *s, const char *id, unsigned attempt, const char *n
         if (g.attempt != attempt || g.state == RUN_QUEUED)
                 return -ESTALE;
         r = sq_run(q,
-                   "UPDATE artifacts SET attempt = ?, size = ?, content_type = ?, created_usec = ?, committed = 1 "
+                   "UPDATE artifacts SET attempt = ?, size = ?, content_type = ?, created_usec = ?, committed = 1, reserved = 0 "
                    "WHERE seq = ? AND name = ?",
                    "uusuus", (uint64_t) attempt, size, content_type, sq_now(), (uint64_t) g.seq, name);
         if (r <= 0)

@@ -64,6 +64,7 @@ int sq_run_from_row(sqlite3_stmt *st, StoreRun *ret) {
                 .io_read_bytes = sq_column_measure(st, 42),
                 .io_write_bytes = sq_column_measure(st, 43),
         };
+        run.size = sq_column_u64(st, 50);
         *ret = run;
         return 0;
 }
@@ -221,6 +222,7 @@ int sq_run_post_result(Store *s, const char *id, unsigned attempt, const char *j
 int sq_run_finish(Store *s, const char *id, uint64_t fence, const StoreRunEnd *end) {
         SqliteStore *q = SQLITE_STORE(s);
         _cleanup_rollback_ SqTransaction t = {};
+        uint64_t size;
         SqRunGuard g;
         int r;
 
@@ -234,22 +236,26 @@ int sq_run_finish(Store *s, const char *id, uint64_t fence, const StoreRunEnd *e
                 return -EALREADY;
         if (g.fence != fence)
                 return -ESTALE;
-        r = sq_run(q,
-                   "UPDATE runs SET state = 3, result = ?, message = ?, exit_code = ?, exit_signal = ?, cpu_usec = ?, "
-                   "memory_peak = ?, io_read_bytes = ?, io_write_bytes = ?, steps = COALESCE(?, steps), "
-                   "finished_usec = ?, lease_usec = 0, not_before_usec = 0 WHERE seq = ?",
-                   "isIInnnnsuu", (int) end->result, end->message, end->exit_code, end->exit_signal,
-                   end->usage.cpu_usec, end->usage.memory_peak, end->usage.io_read_bytes, end->usage.io_write_bytes,
-                   end->steps, end->finished_usec > 0 ? end->finished_usec : sq_now(), (uint64_t) g.seq);
-        if (r < 0)
-                return r;
+        /* Before the state, because the trigger that counts it for the user looks at the size. */
         if (end->receipt) {
                 r = sq_run(q, "INSERT INTO run_receipts (seq, text) VALUES (?, ?)", "us", (uint64_t) g.seq,
                            end->receipt);
                 if (r < 0)
                         return r;
         }
-        r = sq_run(q, "DELETE FROM artifacts WHERE seq = ? AND committed = 0", "u", (uint64_t) g.seq);
+        r = sq_number(q, &size, SQ_RUN_SIZE("?1"), "u", (uint64_t) g.seq);
+        if (r < 0)
+                return r;
+        r = sq_run(q,
+                   "UPDATE runs SET state = 3, result = ?, message = ?, exit_code = ?, exit_signal = ?, cpu_usec = ?, "
+                   "memory_peak = ?, io_read_bytes = ?, io_write_bytes = ?, steps = COALESCE(?, steps), "
+                   "finished_usec = ?, size = ?, lease_usec = 0, not_before_usec = 0 WHERE seq = ?",
+                   "isIInnnnsuuu", (int) end->result, end->message, end->exit_code, end->exit_signal,
+                   end->usage.cpu_usec, end->usage.memory_peak, end->usage.io_read_bytes, end->usage.io_write_bytes,
+                   end->steps, end->finished_usec > 0 ? end->finished_usec : sq_now(), size, (uint64_t) g.seq);
+        if (r < 0)
+                return r;
+        r = sq_artifacts_settle(q, g.seq);
         if (r < 0)
                 return r;
         return sq_commit(&t);

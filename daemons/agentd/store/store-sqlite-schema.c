@@ -263,11 +263,55 @@ static const char schema_4[] =
         "ALTER TABLE runs ADD COLUMN verify INTEGER NOT NULL DEFAULT 0;"
         "ALTER TABLE runs ADD COLUMN verified TEXT;";
 
+/* What is kept for each user, counted by triggers as queued and live runs are. A run's artifacts have to be deleted before
+ * the run is, so that their trigger still finds whose they are. */
+#define ARTIFACT_BYTES(sign, row)                                                                                      \
+        "UPDATE users SET artifact_bytes = artifact_bytes " sign " (" row ".size + " row ".reserved) "                 \
+        "WHERE id = (SELECT user_id FROM runs WHERE seq = " row ".seq);"
+#define SESSION_BYTES(sign, row)                                                                                       \
+        "UPDATE users SET session_bytes = session_bytes " sign " octet_length(" row ".data) "                          \
+        "WHERE id = (SELECT user_id FROM lanes WHERE id = " row ".lane_id);"
+
+static const char schema_5[] =
+        "ALTER TABLE users ADD COLUMN finished INTEGER NOT NULL DEFAULT 0 CHECK (finished >= 0);"
+        "ALTER TABLE users ADD COLUMN finished_bytes INTEGER NOT NULL DEFAULT 0 CHECK (finished_bytes >= 0);"
+        "ALTER TABLE users ADD COLUMN artifact_bytes INTEGER NOT NULL DEFAULT 0 CHECK (artifact_bytes >= 0);"
+        "ALTER TABLE users ADD COLUMN session_bytes INTEGER NOT NULL DEFAULT 0 CHECK (session_bytes >= 0);"
+        "ALTER TABLE runs ADD COLUMN size INTEGER NOT NULL DEFAULT 0;"
+        "ALTER TABLE artifacts ADD COLUMN reserved INTEGER NOT NULL DEFAULT 0;"
+
+        "UPDATE runs SET size = (" SQ_RUN_SIZE("runs.seq") ") WHERE state = 3;"
+        "UPDATE users SET (finished, finished_bytes) = (SELECT COUNT(*), COALESCE(SUM(size), 0) FROM runs "
+        "  WHERE user_id = users.id AND state = 3),"
+        "  artifact_bytes = (SELECT COALESCE(SUM(a.size), 0) FROM artifacts a JOIN runs r ON r.seq = a.seq "
+        "    WHERE r.user_id = users.id),"
+        "  session_bytes = (SELECT COALESCE(SUM(octet_length(s.data)), 0) FROM sessions s JOIN lanes l ON l.id = s.lane_id "
+        "    WHERE l.user_id = users.id);"
+
+        "CREATE TRIGGER runs_insert_finished AFTER INSERT ON runs WHEN NEW.state = 3 BEGIN"
+        "  UPDATE users SET finished = finished + 1, finished_bytes = finished_bytes + NEW.size WHERE id = NEW.user_id;"
+        "END;"
+        "CREATE TRIGGER runs_finish AFTER UPDATE OF state ON runs WHEN NEW.state = 3 AND OLD.state <> 3 BEGIN"
+        "  UPDATE users SET finished = finished + 1, finished_bytes = finished_bytes + NEW.size WHERE id = NEW.user_id;"
+        "END;"
+        "CREATE TRIGGER runs_delete_finished AFTER DELETE ON runs WHEN OLD.state = 3 BEGIN"
+        "  UPDATE users SET finished = finished - 1, finished_bytes = finished_bytes - OLD.size WHERE id = OLD.user_id;"
+        "END;"
+        "CREATE TRIGGER artifacts_insert AFTER INSERT ON artifacts BEGIN " ARTIFACT_BYTES("+", "NEW") "END;"
+        "CREATE TRIGGER artifacts_update AFTER UPDATE OF size, reserved ON artifacts BEGIN "
+        ARTIFACT_BYTES("-", "OLD") ARTIFACT_BYTES("+", "NEW") "END;"
+        "CREATE TRIGGER artifacts_delete AFTER DELETE ON artifacts BEGIN " ARTIFACT_BYTES("-", "OLD") "END;"
+        "CREATE TRIGGER sessions_insert AFTER INSERT ON sessions BEGIN " SESSION_BYTES("+", "NEW") "END;"
+        "CREATE TRIGGER sessions_update AFTER UPDATE OF data ON sessions BEGIN "
+        SESSION_BYTES("-", "OLD") SESSION_BYTES("+", "NEW") "END;"
+        "CREATE TRIGGER sessions_delete AFTER DELETE ON sessions BEGIN " SESSION_BYTES("-", "OLD") "END;";
+
 static const char *const migrations[] = {
         schema_1,
         schema_2,
         schema_3,
         schema_4,
+        schema_5,
 };
 
 static int exec(SqliteStore *q, const char *sql) {
@@ -354,6 +398,12 @@ int sq_schema_setup(SqliteStore *q, char **ret_error) {
                 return -EPROTONOSUPPORT;
         }
 
+        /* A database that begins gives its pages back to the file system when runs are removed; it has to be told first. */
+        if (n_tables == 0) {
+                r = exec(q, "PRAGMA auto_vacuum = INCREMENTAL");
+                if (r < 0)
+                        return r;
+        }
         r = exec(q, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;"
                     "PRAGMA cell_size_check = ON; PRAGMA temp_store = MEMORY; PRAGMA journal_size_limit = 67108864;");
         if (r < 0)

@@ -113,7 +113,7 @@ int sq_session_get(Store *s, const char *user, const char *agent, const char *se
 }
 
 int sq_session_put(Store *s, const char *user, const char *agent, const char *session, const StoreSession *state,
-                   uint64_t expected_rev, uint64_t *ret_rev) {
+                   uint64_t expected_rev, uint64_t max_bytes, uint64_t *ret_rev) {
         SqliteStore *q = SQLITE_STORE(s);
         _cleanup_rollback_ SqTransaction t = {};
         _cleanup_(store_session_freep) StoreSession *old = NULL;
@@ -146,6 +146,13 @@ int sq_session_put(Store *s, const char *user, const char *agent, const char *se
                         return r;
                 if (n >= STORE_SESSIONS_MAX)
                         return -EDQUOT;
+        }
+        if (max_bytes > 0) {
+                r = sq_number(q, &n, "SELECT session_bytes FROM users WHERE name = ?", "s", user);
+                if (r < 0)
+                        return r;
+                if (n - MIN(n, old ? old->size : 0) + state->size > max_bytes)
+                        return -ENOBUFS;
         }
         r = sq_run(q,
                    "INSERT INTO sessions (lane_id, session, rev, content_type, data, changed_usec) "

@@ -331,6 +331,11 @@ static const StoreOps sqlite_ops = {
         .session_get = sq_session_get,
         .session_put = sq_session_put,
 
+        .runs_oldest = sq_runs_oldest,
+        .run_newest = sq_run_newest,
+        .runs_remove = sq_runs_remove,
+        .users = sq_users,
+
         .agent_add = sq_agent_add,
         .agent_update = sq_agent_update,
         .agent_remove = sq_agent_remove,

@@ -102,7 +102,7 @@ int sq_lane_id(SqliteStore *q, const char *user, const char *agent, bool add, in
         "r.sandbox_uid, r.created_usec, r.queued_usec, r.claimed_usec, r.prepared_usec, r.started_usec, "              \
         "r.finished_usec, r.deadline_usec, r.cancel_by, r.result, r.message, r.exit_code, r.exit_signal, "             \
         "EXISTS (SELECT 1 FROM run_results p WHERE p.seq = r.seq), r.cpu_usec, r.memory_peak, r.io_read_bytes, "       \
-        "r.io_write_bytes, r.steps, r.caller, r.runner_before, r.verdict, r.verify, r.verified "                                             \
+        "r.io_write_bytes, r.steps, r.caller, r.runner_before, r.verdict, r.verify, r.verified, r.size "                \
         "FROM runs r " index " JOIN users u ON u.id = r.user_id JOIN lanes l ON l.id = r.lane_id "
 #define SQ_RUN_SELECT SQ_RUN_SELECT_BY("")
 int sq_run_from_row(sqlite3_stmt *st, StoreRun *ret);
@@ -119,6 +119,18 @@ typedef struct SqRunGuard {
 int sq_run_guard(SqliteStore *q, const char *id, SqRunGuard *ret);
 /* The same for who holds a claim: -EALREADY where the run is finished, -ESTALE where the claim is not FENCE's (any more). */
 int sq_run_guard_fence(SqliteStore *q, const char *id, uint64_t fence, SqRunGuard *ret);
+
+/* store-sqlite-retention.c: what a run's documents take, as a scalar; SEQ is an expression. */
+#define SQ_TEXT_OF_(x) #x
+#define SQ_TEXT_OF(x) SQ_TEXT_OF_(x)
+#define SQ_RUN_SIZE(seq)                                                                                               \
+        "SELECT " SQ_TEXT_OF(STORE_RUN_OVERHEAD)                                                                       \
+        " + COALESCE((SELECT octet_length(text) FROM run_inputs WHERE run_inputs.seq = " seq "), 0)"                   \
+        " + COALESCE((SELECT octet_length(text) FROM run_results WHERE run_results.seq = " seq "), 0)"                 \
+        " + COALESCE((SELECT octet_length(text) FROM run_receipts WHERE run_receipts.seq = " seq "), 0)"               \
+        " + COALESCE((SELECT SUM(octet_length(text)) FROM calls WHERE calls.seq = " seq "), 0)"
+/* store-sqlite-records.c: at the end of an attempt, what was begun and not committed is none. */
+int sq_artifacts_settle(SqliteStore *q, int64_t seq);
 
 /* The verbs, by file. */
 int sq_run_enqueue(Store *s, const StoreRunRequest *request, const char *id, const char *input_digest,
@@ -145,7 +157,7 @@ int sq_runs_expired(Store *s, uint64_t now_usec, StoreRunCallback callback, void
 
 int sq_calls_add(Store *s, StoreCall *calls, size_t n);
 int sq_calls(Store *s, const char *id, StoreCallCallback callback, void *userdata);
-int sq_artifact_begin(Store *s, const char *id, unsigned attempt, const char *name, unsigned max);
+int sq_artifact_begin(Store *s, const char *id, unsigned attempt, const char *name, const StoreArtifactLimits *limits);
 int sq_artifact_commit(Store *s, const char *id, unsigned attempt, const char *name, uint64_t size,
                        const char *content_type);
 int sq_artifacts(Store *s, const char *id, StoreArtifactCallback callback, void *userdata);
@@ -155,7 +167,12 @@ int sq_usage_add(Store *s, const char *id, unsigned attempt, const char *key, ui
 int sq_usages(Store *s, const char *id, StoreUsageCallback callback, void *userdata);
 int sq_session_get(Store *s, const char *user, const char *agent, const char *session, StoreSession **ret);
 int sq_session_put(Store *s, const char *user, const char *agent, const char *session, const StoreSession *state,
-                   uint64_t expected_rev, uint64_t *ret_rev);
+                   uint64_t expected_rev, uint64_t max_bytes, uint64_t *ret_rev);
+
+int sq_runs_oldest(Store *s, const StoreOldest *which, StoreRunCallback callback, void *userdata);
+int sq_run_newest(Store *s, const char *user, const char *agent, uint64_t n, uint64_t *ret_seq);
+int sq_runs_remove(Store *s, char *const *ids);
+int sq_users(Store *s, StoreUserCallback callback, void *userdata);
 
 int sq_agent_add(Store *s, const StoreAgent *agent, const StoreGeneration *first);
 int sq_agent_update(Store *s, const char *user, const char *name, const char *definition, uint64_t concurrency);

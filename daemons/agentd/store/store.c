@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * The part of the store that all back ends share: argument checks, events after the commit, names of states, and the
- * destructors of rows. What arrives at a back end has passed here, so that no back end needs checks of its own.
+ * The part of the store that all back ends share: argument checks, and events after the commit. What arrives at a back
+ * end has passed here, so that no back end needs checks of its own.
  */
 #include <sys/mman.h>
 
@@ -9,167 +9,6 @@
 #include "basic/string-util.h"
 
 #include "store-backend.h"
-
-/* ---- names ---- */
-
-static const char *const run_state_table[_RUN_STATE_MAX] = {
-        [RUN_QUEUED] = "queued",
-        [RUN_PREPARING] = "preparing",
-        [RUN_RUNNING] = "running",
-        [RUN_FINISHED] = "finished",
-};
-
-static const char *const run_result_table[_RUN_RESULT_MAX] = {
-        [RUN_RESULT_SUCCESS] = "success",
-        [RUN_RESULT_FAILED] = "failed",
-        [RUN_RESULT_EXIT_CODE] = "exit-code",
-        [RUN_RESULT_SIGNAL] = "signal",
-        [RUN_RESULT_TIMEOUT] = "timeout",
-        [RUN_RESULT_OOM_KILL] = "oom-kill",
-        [RUN_RESULT_CANCELED] = "canceled",
-        [RUN_RESULT_OUT_OF_CREDIT] = "out-of-credit",
-        [RUN_RESULT_SANDBOX_FAILED] = "sandbox-failed",
-        [RUN_RESULT_LOST] = "lost",
-};
-
-static int table_lookup(const char *const *table, size_t n, const char *s) {
-        for (size_t i = 0; s && i < n; i++)
-                if (streq(table[i], s))
-                        return (int) i;
-        return -EINVAL;
-}
-
-const char *run_state_to_string(RunState s) {
-        return s >= 0 && s < _RUN_STATE_MAX ? run_state_table[s] : NULL;
-}
-
-RunState run_state_from_string(const char *s) {
-        return table_lookup(run_state_table, ELEMENTSOF(run_state_table), s);
-}
-
-const char *run_result_to_string(RunResult r) {
-        return r >= 0 && r < _RUN_RESULT_MAX ? run_result_table[r] : NULL;
-}
-
-RunResult run_result_from_string(const char *s) {
-        return table_lookup(run_result_table, ELEMENTSOF(run_result_table), s);
-}
-
-static const char *const store_runner_state_table[_RUNNER_STATE_MAX] = {
-        [RUNNER_CURRENT] = "current",
-        [RUNNER_PREVIOUS] = "previous",
-        [RUNNER_CANARY] = "canary",
-        [RUNNER_STORED] = "stored",
-};
-
-const char *store_runner_state_to_string(StoreRunnerState s) {
-        return s >= 0 && s < _RUNNER_STATE_MAX ? store_runner_state_table[s] : NULL;
-}
-
-/* ---- rows ---- */
-
-void store_runner_done(StoreRunner *r) {
-        char **const strings[] = {
-                &r->digest, &r->name, &r->version, &r->manifest, &r->source, &r->author, &r->note, &r->agents,
-        };
-
-        for (size_t i = 0; i < ELEMENTSOF(strings); i++)
-                *strings[i] = mfree(*strings[i]);
-}
-
-StoreRunner *store_runner_free(StoreRunner *r) {
-        if (!r)
-                return NULL;
-        store_runner_done(r);
-        return mfree(r);
-}
-
-void store_verdict_done(StoreVerdict *v) {
-        v->runner = mfree(v->runner);
-        v->node = mfree(v->node);
-        v->reason = mfree(v->reason);
-}
-
-StoreVerdict *store_verdict_free(StoreVerdict *v) {
-        if (!v)
-                return NULL;
-        store_verdict_done(v);
-        return mfree(v);
-}
-
-void store_run_done(StoreRun *run) {
-        char **const strings[] = {
-                &run->user, &run->agent, &run->trigger, &run->session, &run->labels, &run->idempotency_key,
-                &run->parent, &run->input_digest, &run->unit, &run->invocation_id, &run->boot_id, &run->generation,
-                &run->environment, &run->runner, &run->policy, &run->cancel_by, &run->message, &run->steps,
-                &run->caller, &run->runner_before, &run->verdict, &run->verified,
-        };
-
-        for (size_t i = 0; i < ELEMENTSOF(strings); i++)
-                *strings[i] = mfree(*strings[i]);
-}
-
-StoreRun *store_run_free(StoreRun *run) {
-        if (!run)
-                return NULL;
-        store_run_done(run);
-        return mfree(run);
-}
-
-void store_agent_done(StoreAgent *a) {
-        a->user = mfree(a->user);
-        a->name = mfree(a->name);
-        a->definition = mfree(a->definition);
-        a->head = mfree(a->head);
-}
-
-StoreAgent *store_agent_free(StoreAgent *a) {
-        if (!a)
-                return NULL;
-        store_agent_done(a);
-        return mfree(a);
-}
-
-void store_generation_done(StoreGeneration *g) {
-        g->digest = mfree(g->digest);
-        g->parent = mfree(g->parent);
-        g->author = mfree(g->author);
-        g->note = mfree(g->note);
-        g->manifest = mfree(g->manifest);
-}
-
-StoreGeneration *store_generation_free(StoreGeneration *g) {
-        if (!g)
-                return NULL;
-        store_generation_done(g);
-        return mfree(g);
-}
-
-void store_image_done(StoreImage *i) {
-        i->user = mfree(i->user);
-        i->name = mfree(i->name);
-        i->digest = mfree(i->digest);
-}
-
-StoreImage *store_image_free(StoreImage *i) {
-        if (!i)
-                return NULL;
-        store_image_done(i);
-        return mfree(i);
-}
-
-void store_service_done(StoreService *v) {
-        v->user = mfree(v->user);
-        v->name = mfree(v->name);
-        v->definition = mfree(v->definition);
-}
-
-StoreService *store_service_free(StoreService *v) {
-        if (!v)
-                return NULL;
-        store_service_done(v);
-        return mfree(v);
-}
 
 /* ---- the store itself and its events ---- */
 
@@ -387,12 +226,13 @@ int store_calls(Store *s, const char *id, StoreCallCallback callback, void *user
         return id_is_invalid(id) ? -ENOENT : s->ops->calls(s, id, callback, userdata);
 }
 
-int store_artifact_begin(Store *s, const char *id, unsigned attempt, const char *name, unsigned max) {
+int store_artifact_begin(Store *s, const char *id, unsigned attempt, const char *name,
+                         const StoreArtifactLimits *limits) {
         if (id_is_invalid(id))
                 return -ENOENT;
-        if (!artifact_name_is_valid(name))
+        if (!artifact_name_is_valid(name) || limits->bytes > INT64_MAX / 2)
                 return -EINVAL;
-        return s->ops->artifact_begin(s, id, attempt, name, max);
+        return s->ops->artifact_begin(s, id, attempt, name, limits);
 }
 
 int store_artifact_commit(Store *s, const char *id, unsigned attempt, const char *name, uint64_t size,
@@ -421,25 +261,53 @@ int store_usages(Store *s, const char *id, StoreUsageCallback callback, void *us
         return id_is_invalid(id) ? -ENOENT : s->ops->usages(s, id, callback, userdata);
 }
 
-StoreSession *store_session_free(StoreSession *v) {
-        if (!v)
-                return NULL;
-        free(v->content_type);
-        free(v->data);
-        return mfree(v);
-}
-
 int store_session_get(Store *s, const char *user, const char *agent, const char *session, StoreSession **ret) {
         return token_name_is_valid(session) ? s->ops->session_get(s, user, agent, session, ret) : -ENOENT;
 }
 
 int store_session_put(Store *s, const char *user, const char *agent, const char *session, const StoreSession *state,
-                      uint64_t expected_rev, uint64_t *ret_rev) {
+                      uint64_t expected_rev, uint64_t max_bytes, uint64_t *ret_rev) {
         if (!token_name_is_valid(session))
                 return -EINVAL;
         if (state->size > STORE_SESSION_SIZE_MAX)
                 return -E2BIG;
-        return s->ops->session_put(s, user, agent, session, state, expected_rev, ret_rev);
+        return s->ops->session_put(s, user, agent, session, state, expected_rev, max_bytes, ret_rev);
+}
+
+/* ---- what is kept of finished runs ---- */
+
+int store_runs_oldest(Store *s, const StoreOldest *which, StoreRunCallback callback, void *userdata) {
+        StoreOldest w = *which;
+
+        if (w.agent && !w.user)
+                return -EINVAL;
+        w.limit = w.limit == 0 ? 100 : MIN(w.limit, STORE_LIST_MAX);
+        return s->ops->runs_oldest(s, &w, callback, userdata);
+}
+
+int store_run_newest(Store *s, const char *user, const char *agent, uint64_t n, uint64_t *ret_seq) {
+        if (agent && !user)
+                return -EINVAL;
+        return n == 0 || n > STORE_NEWEST_MAX ? -E2BIG : s->ops->run_newest(s, user, agent, n, ret_seq);
+}
+
+int store_runs_remove(Store *s, char *const *ids) {
+        size_t n = strv_length((char **) ids);
+        int r;
+
+        if (n > STORE_REMOVE_MAX)
+                return -E2BIG;
+        for (size_t i = 0; i < n; i++)
+                if (id_is_invalid(ids[i]))
+                        return -EINVAL;
+        r = s->ops->runs_remove(s, ids);
+        for (size_t i = 0; r > 0 && i < n; i++)
+                publish(s, &(StoreEvent) { .type = STORE_EVENT_RUN_REMOVED, .run = ids[i] });
+        return r;
+}
+
+int store_users(Store *s, StoreUserCallback callback, void *userdata) {
+        return s->ops->users(s, callback, userdata);
 }
 
 /* ---- agents and their generations ---- */

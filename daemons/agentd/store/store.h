@@ -22,6 +22,7 @@
  *   -EBUSY     enqueue: the queue of this host is full; agent_remove: it has unfinished runs
  *   -EDQUOT    enqueue: the user's share of the queue is full
  *   -EUSERS    enqueue: the agent's share of the queue is full
+ *   -ENOBUFS   what is kept for this user has reached its bound: of finished runs (enqueue), artifacts, sessions
  *   -ESTALE    fence, attempt or head revision is not the current one (somebody else was first)
  *   -EALREADY  the run is finished
  *   -E2BIG     a bound of this interface was hit (STORE_*_MAX)
@@ -46,6 +47,9 @@
 #define STORE_SESSION_SIZE_MAX (1024U * 1024U)
 #define STORE_SESSIONS_MAX 10000U /* of one agent */
 #define STORE_LIST_MAX 1000U     /* rows of one page */
+#define STORE_REMOVE_MAX 100U    /* runs of one removal */
+#define STORE_NEWEST_MAX 1000000U
+#define STORE_RUN_OVERHEAD 1024  /* of StoreRun.size: what a run takes beside its documents, about */
 
 typedef struct Store Store;
 
@@ -67,6 +71,7 @@ typedef enum StoreEventType {
         STORE_EVENT_RUN_QUEUED,   /* enqueued, or queued again */
         STORE_EVENT_RUN_CHANGED,  /* preparing, prepared, running, cancel requested, result posted */
         STORE_EVENT_RUN_FINISHED,
+        STORE_EVENT_RUN_REMOVED,
         STORE_EVENT_AGENT_NEW,
         STORE_EVENT_AGENT_CHANGED, /* definition or head */
         STORE_EVENT_AGENT_REMOVED,
@@ -176,6 +181,7 @@ typedef struct StoreRun {
         bool has_posted;       /* the runner posted a result in this attempt */
         StoreUsage usage;
         char *steps;           /* JSON object step → time, or NULL */
+        uint64_t size;         /* 0 until it is finished: bytes of its input, result, receipt and calls, with an overhead */
 } StoreRun;
 
 StoreRun *store_run_free(StoreRun *run);
@@ -202,6 +208,8 @@ typedef struct StoreRunRequest {
 
 typedef struct StoreQueueLimits {
         uint64_t queued, queued_per_user, queued_per_agent; /* bounds of enqueue; 0 = none */
+        uint64_t finished_bytes_per_user;                   /* the same: StoreUser.finished_bytes */
+        bool no_space;                                      /* nothing new: -ENOSPC */
 } StoreQueueLimits;
 
 /*
@@ -327,9 +335,16 @@ typedef struct StoreArtifact {
         uint64_t created_usec;
 } StoreArtifact;
 
-/* Reserves a name, at most MAX names a run (-EDQUOT). A name that was begun or committed may be begun again: the
- * earlier bytes count until the commit. -ESTALE, -EALREADY as above. */
-int store_artifact_begin(Store *s, const char *id, unsigned attempt, const char *name, unsigned max);
+typedef struct StoreArtifactLimits {
+        unsigned max;            /* names of one run */
+        uint64_t bytes;          /* what this one may get; reserved until its commit, or the run's end */
+        uint64_t bytes_per_user; /* 0 = none */
+} StoreArtifactLimits;
+
+/* Reserves a name, at most MAX names a run (-EDQUOT), and room for it (-ENOBUFS). A name that was begun or committed may
+ * be begun again: the earlier bytes count until the commit. -ESTALE, -EALREADY as above. */
+int store_artifact_begin(Store *s, const char *id, unsigned attempt, const char *name,
+                         const StoreArtifactLimits *limits);
 /* -ENOENT where it was not begun. The bytes must be in place and synced before. Repeating it is no error. */
 int store_artifact_commit(Store *s, const char *id, unsigned attempt, const char *name, uint64_t size,
                           const char *content_type);
@@ -357,9 +372,39 @@ DEFINE_CLEANUP(StoreSession *, store_session_free);
 /* -ENOENT where nothing was put yet. */
 int store_session_get(Store *s, const char *user, const char *agent, const char *session, StoreSession **ret);
 /* EXPECTED_REV: what it is to replace (0: nothing), STORE_UNKNOWN: whatever there is; -EEXIST where that is not so.
- * -E2BIG beyond STORE_SESSION_SIZE_MAX, -EDQUOT beyond STORE_SESSIONS_MAX of one agent. Repeating it is no error. */
+ * -E2BIG beyond STORE_SESSION_SIZE_MAX, -EDQUOT beyond STORE_SESSIONS_MAX of one agent, -ENOBUFS where all sessions of the
+ * user would have more than MAX_BYTES (0 = no bound). Repeating it is no error. */
 int store_session_put(Store *s, const char *user, const char *agent, const char *session, const StoreSession *state,
-                      uint64_t expected_rev, uint64_t *ret_rev);
+                      uint64_t expected_rev, uint64_t max_bytes, uint64_t *ret_rev);
+
+/* ---- what is kept of finished runs ---- */
+
+typedef struct StoreOldest {
+        const char *user, *agent; /* NULL = any; agent needs user */
+        uint64_t after_seq;       /* only those after this StoreRun.seq: where the last page ended */
+        uint64_t up_to_seq;       /* 0 = any */
+        unsigned limit;           /* 0 = 100; at most STORE_LIST_MAX */
+} StoreOldest;
+
+/* Finished runs, oldest first. Returns the number of rows. */
+int store_runs_oldest(Store *s, const StoreOldest *which, StoreRunCallback callback, void *userdata);
+/* The seq of the run of which N newer ones are finished: it and all before it are beyond the N newest. N is at most
+ * STORE_NEWEST_MAX. -ENOENT: there are no more than N. */
+int store_run_newest(Store *s, const char *user, const char *agent, uint64_t n, uint64_t *ret_seq);
+/* Forgets finished runs with all that belongs to them, at most STORE_REMOVE_MAX; their artifacts' files are the caller's.
+ * Those that are not there any more are no fault, but -EBUSY where one is not finished. Returns their number. */
+int store_runs_remove(Store *s, char *const *ids);
+
+/* What is kept for a user. */
+typedef struct StoreUser {
+        const char *name;
+        uint64_t finished, finished_bytes; /* runs, and the sum of their sizes */
+        uint64_t artifact_bytes;           /* of all runs, with what is reserved */
+        uint64_t session_bytes;
+} StoreUser;
+typedef int (*StoreUserCallback)(const StoreUser *user, void *userdata);
+/* All users that ever had something here, by name. Cheap. */
+int store_users(Store *s, StoreUserCallback callback, void *userdata);
 
 /* ---- agents, generations, heads ---- */
 
