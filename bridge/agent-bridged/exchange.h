@@ -29,8 +29,8 @@ void exchange_set_target(HttpRequest *req, const char *service, const char *path
 /* The observer of all listeners of runs; writes the record, counts, frees the exchange. */
 void exchange_observe(HttpListener *l, const HttpRecord *record, void *userdata);
 
-/* Of requests that are not let in (no token that is good, no HTTP, too often) so many of a run have a record of their own
- * each second; of the rest one record says how many there were. Else a sandbox could fill the journal. */
+/* Of requests that are not let in (no token that is good, no HTTP, too often) so many of a run have a record of their
+ * own each second; of the rest one record says how many there were. Else a sandbox could fill the journal. */
 #define REFUSALS_PER_SECOND 100U
 /* Writes the latter, where there is something to say. */
 void exchange_flush_refusals(BridgeRun *run);

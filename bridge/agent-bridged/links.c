@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* See links.h. Clients read URLs in different ways (blanks, backslashes, numbers for addresses): what could be read as a way
- * to us is taken for one. */
+/* See links.h. Clients read URLs in different ways (blanks, backslashes, numbers for addresses): what could be read
+ * as a way to us is taken for one. */
 
 #include <curl/curl.h>
 #include <strings.h>
@@ -27,7 +27,8 @@ static size_t scheme_length(const char *s) {
         return s[n] == ':' ? n : 0;
 }
 
-/* Does http://AUTHORITY lead to the bridge? We do not know what a client makes of a name or a number; but a port is one. */
+/* Does http://AUTHORITY lead to the bridge? We do not know what a client makes of a name or a number; but a port is
+ * one. */
 static bool leads_to_us(const LinkBase *base, const char *authority, size_t n) {
         uint64_t port = 80;
 
@@ -83,7 +84,8 @@ static int inside(const LinkBase *base, CURLU *u, char **ret) {
                     (r = http_path_canonicalize_slashes(path, strlen(path), &canonical)) >= 0 &&
                     (below = http_path_below(path, b->path))) {
                         *ret = strprintf("/v1/services/%s%s%s%s%s%s", base->service->name,
-                                         below, query ? "?" : "", strempty(query), fragment ? "#" : "", strempty(fragment));
+                                         below, query ? "?" : "", strempty(query), fragment ? "#" : "",
+                                         strempty(fragment));
                         r = *ret ? 0 : -ENOMEM;
                 }
                 r = r == -ENOMEM ? r : 0;

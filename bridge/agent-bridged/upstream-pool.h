@@ -2,9 +2,9 @@
 #pragma once
 
 /*
- * Connections to upstreams that are kept for the next request, apart for each service of each user. An upstream that misjudges
- * where a request's body ends takes the rest of it for the beginning of the next request on that connection. Whose request
- * that is must not be for a sandbox to choose: it bears a credential.
+ * Connections to upstreams that are kept for the next request, apart for each service of each user. An upstream that
+ * misjudges where a request's body ends takes the rest of it for the beginning of the next request on that
+ * connection. Whose request that is must not be for a sandbox to choose: it bears a credential.
  */
 
 #include "curl/curl-glue.h"

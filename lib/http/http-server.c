@@ -112,8 +112,8 @@ static bool listener_may_accept(const HttpListener *l) {
         return n < MAX(total / 4 / s->n_listeners, SHARE_MIN) && s->n_connections < total;
 }
 
-/* Somebody's idle connection that has to go before one more is made here: our own, or that of the listener that has the most,
- * if that has more than we would have. */
+/* Somebody's idle connection that has to go before one more is made here: our own, or that of the listener that has
+ * the most, if that has more than we would have. */
 static HttpConnection *find_room(HttpListener *l) {
         HttpListener *most = l;
 
@@ -122,7 +122,8 @@ static HttpConnection *find_room(HttpListener *l) {
         for (HttpListener *i = l->server->listeners; i; i = i->next)
                 if (i->statistics.connections > most->statistics.connections)
                         most = i;
-        return most->statistics.connections > l->statistics.connections + 1 || most == l ? listener_find_idle(most) : NULL;
+        bool fair = most == l || most->statistics.connections > l->statistics.connections + 1;
+        return fair ? listener_find_idle(most) : NULL;
 }
 
 void listener_update(HttpListener *l) {
@@ -177,7 +178,8 @@ void listener_connection_gone(HttpListener *l) {
 int http_listener_adopt(HttpListener *l, int fd) {
         /* Each write is an event of its own for the reader. Fails on AF_UNIX, where nothing is held back anyway. */
         (void) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int) { 1 }, sizeof(int));
-        /* The kernel's share of what a client does not take is our memory, too; by itself it would grow to megabytes. */
+        /* The kernel's share of what a client does not take is our memory, too; by itself it would grow to megabytes.
+         * */
         (void) setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int) { SOCKET_BUFFER }, sizeof(int));
         return connection_new(l, fd);
 }

@@ -37,8 +37,8 @@ typedef struct HttpServerOptions {
         uint64_t tunnel_usec;     /* without a byte in either direction of a tunnel */
         uint64_t linger_usec;     /* for the client to read an early answer before we reset */
         unsigned connections_max; /* for each listener; idle ones make room, otherwise new ones wait in the backlog */
-        unsigned total_max;       /* for all together, 0: any. The last quarter is shared out evenly among listeners, so that
-                                   * none can take all */
+        unsigned total_max;       /* for all together, 0: any. The last quarter is shared out evenly among listeners, so
+                                   * that none can take all */
 } HttpServerOptions;
 
 #define HTTP_SERVER_OPTIONS_DEFAULT                                                                                    \

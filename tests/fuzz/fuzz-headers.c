@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #undef NDEBUG
 
-/* Header lines of a request: which of them go on, and what is taken for a token. Whatever they are called, no header that
- * frames a message, names a host or carries a key goes on; tokens are few and bounded, and came from a slot. */
+/* Header lines of a request: which of them go on, and what is taken for a token. Whatever they are called, no header
+ * that frames a message, names a host or carries a key goes on; tokens are few and bounded, and came from a slot. */
 
 #include "auth.h"
 #include "basic/string-util.h"
@@ -12,20 +12,21 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_name(const char *name) {
-        static const char *const never[] = { "authorization", "connection", "content-length", "cookie", "expect", "forwarded",
-                                             "host", "keep-alive", "proxy-authorization", "te", "trailer", "transfer-encoding",
-                                             "upgrade", "x-api-key", "x-forwarded-host", "x-goog-api-key", "api-key",
+        static const char *const never[] = { "authorization", "connection", "content-length", "cookie", "expect",
+                                             "forwarded", "host", "keep-alive", "proxy-authorization", "te", "trailer",
+                                             "transfer-encoding", "upgrade", "x-api-key", "x-forwarded-host", "x-goog-api-key", "api-key",
                                              "x-amz-security-token", "x-original-url" };
 
         for (size_t i = 0; i < ELEMENTSOF(never); i++)
                 if (http_field_name_folds_to(name, never[i]))
                         assert(!forward_request_header(name, NULL));
-        static const char *const never_back[] = { "set-cookie", "transfer-encoding", "content-length", "connection", "upgrade",
-                                                  "authorization", "alt-svc" };
+        static const char *const never_back[] = { "set-cookie", "transfer-encoding", "content-length", "connection",
+                                                  "upgrade", "authorization", "alt-svc" };
         for (size_t i = 0; i < ELEMENTSOF(never_back); i++)
                 if (http_field_name_folds_to(name, never_back[i]))
                         assert(!forward_response_header(name));
-        static const char *const hop[] = { "connection", "content-length", "host", "proxy-authorization", "transfer-encoding" };
+        static const char *const hop[] = { "connection", "content-length", "host", "proxy-authorization",
+                                           "transfer-encoding" };
         for (size_t i = 0; i < ELEMENTSOF(hop); i++)
                 if (http_field_name_folds_to(name, hop[i]))
                         assert(!proxy_header(name, NULL));

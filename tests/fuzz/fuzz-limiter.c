@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #undef NDEBUG
 
-/* Four bytes an act: take a place, give places back, let time pass. Against a plain model: never more at once than allowed,
- * never more in a time than rate and burst let through, and who gives back and waits can always come again. */
+/* Four bytes an act: take a place, give places back, let time pass. Against a plain model: never more at once than
+ * allowed, never more in a time than rate and burst let through, and who gives back and waits can always come again.
+ * */
 
 #include "limiter.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #undef NDEBUG
 
-/* A value of Location, Link or Set-Cookie as an upstream would send it; the first byte chooses the service, the listener and the
- * request. What comes out could be a header's value, and nothing in it leads a client, however it reads URLs, to a place at
- * the bridge that is not of that service. */
+/* A value of Location, Link or Set-Cookie as an upstream would send it; the first byte chooses the service, the
+ * listener and the request. What comes out could be a header's value, and nothing in it leads a client, however it
+ * reads URLs, to a place at the bridge that is not of that service. */
 
 #include <strings.h>
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #undef NDEBUG
 
-/* First byte: how large pieces are; second: the length of the first secret, which follows; then one more length and secret;
- * the rest is a text, in which the bytes 1 to 6 stand for the first secret in different spellings. In pieces and as a whole
- * the same comes out, as long as what went in, and the secret is not in it. */
+/* First byte: how large pieces are; second: the length of the first secret, which follows; then one more length and
+ * secret; the rest is a text, in which the bytes 1 to 6 stand for the first secret in different spellings. In pieces
+ * and as a whole the same comes out, as long as what went in, and the secret is not in it. */
 
 #include "basic/string-util.h"
 #include "redactor.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #undef NDEBUG
 
-/* What a token endpoint may answer: the first byte is the status, the rest the body. An access token that comes out could go
- * into a header line, lives for a while and not for ever; what is said of a bad answer is our own word. */
+/* What a token endpoint may answer: the first byte is the status, the rest the body. An access token that comes out
+ * could go into a header line, lives for a while and not for ever; what is said of a bad answer is our own word. */
 
 #include "basic/string-util.h"
 #include "token-response.h"

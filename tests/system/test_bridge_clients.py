@@ -4,6 +4,7 @@ http-backend, npm from a registry, gh over the socket. None of them ever holds t
 """
 
 import base64
+import gzip
 import hashlib
 import io
 import json
@@ -53,6 +54,15 @@ def test_curl(client, make_service, upstream, unique):
                            "sha": hashlib.sha256(r.body).hexdigest()}).encode()
         if r.path.endswith("/moved"):
             r.reply(302, b"", [("Location", f"{upstream.origin}/api/{name}/there")])
+        elif r.path.endswith("/sideways"):
+            r.reply(307, b"", [("Location", "/v1/run/result")])
+        elif r.path.endswith("/home"):
+            r.reply(307, b"", [("Location", "http://127.0.0.1:8377/v1/run/result")])
+        elif r.path.endswith("/zip"):
+            r.reply(200, gzip.compress(body), [("Content-Encoding", "gzip")])
+        elif r.path.endswith("/range"):
+            assert r.headers["Range"] == "bytes=5-"
+            r.reply(206, b"56789", [("Content-Range", "bytes 5-9/10")])
         elif r.path.endswith("/empty"):
             r.send_response(204)
             r.end_headers()
@@ -60,8 +70,10 @@ def test_curl(client, make_service, upstream, unique):
             r.reply(200, b"" if r.command == "HEAD" else body)
 
     upstream.on(f"/api/{name}/", echo)
-    service = make_service("the-real-one", allow=[{"methods": ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"],
-                                                   "paths": ["/*"]}])
+    upstream.on(f"/proxied/{name}", lambda r: r.reply(200, b"through"))
+    allow = [{"methods": ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"], "paths": ["/*"]}]
+    service = make_service("the-real-one", allow=allow)
+    bare = make_service(allow=allow)
     out = client(f"""
 B=$AGENT_BRIDGE/v1/services/{service}/{name}
 head -c 3000000 /dev/urandom >/tmp/big
@@ -77,7 +89,7 @@ c -I -H "$A" $B/head | grep -q "^HTTP/1.1 200"; ok head
 c -u "x:$TOKEN" $B/basic >/dev/null; ok basic
 c -H "x-api-key: $TOKEN" $B/key >/dev/null; ok key
 c --oauth2-bearer "$TOKEN" $B/oauth >/dev/null; ok oauth2
-c --compressed -H "$A" $B/zip >/dev/null; ok compressed
+c --compressed -H "$A" $AGENT_BRIDGE/v1/services/{bare}/{name}/bare/zip | grep -q '"size": 0'; ok compressed
 c -H "$A" -d a=b $B/form >/dev/null; ok form
 c -H "$A" -F f=@/tmp/big $B/multipart | grep -q '"size": 3000'; ok multipart
 c -H "$A" --json '{{}}' $B/json >/dev/null; ok json
@@ -86,6 +98,20 @@ c -H "$A" -T /tmp/big $B/put | grep -q $(cat /tmp/sha); ok put
 cat /tmp/big | c -H "$A" -T - $B/chunked | grep -q $(cat /tmp/sha); ok chunked
 c -H "$A" -X DELETE $B/x >/dev/null; ok delete
 c -H "$A" -X PATCH -d x $B/x >/dev/null; ok patch
+c -H "$A" -H Expect: --data-binary @/tmp/big $B/unexpected | grep -q $(cat /tmp/sha); ok no expect
+c -H "$A" --http1.0 --data-binary @/tmp/big $B/old | grep -q $(cat /tmp/sha); ok post by 1.0
+c -H "$A" -T /dev/null $B/nothing | grep -q '"size": 0'; ok empty upload
+: | c -H "$A" -T - $B/nothing | grep -q '"size": 0'; ok empty chunks
+c -H "$A" -X GET --data-binary @/tmp/big $B/odd | grep -q $(cat /tmp/sha); ok body of a GET
+c -H "$A" --limit-rate 3M --data-binary @/tmp/big $B/slow | grep -q $(cat /tmp/sha); ok limited rate
+printf 01234 >/tmp/part; c -H "$A" -C - -o /tmp/part $B/range; test $(cat /tmp/part) = 0123456789; ok range
+c -H "$A" -b c=1 -e http://x/ -A mine $B/who >/dev/null; ok cookie, referer, agent
+c -H "$A" --retry 3 --keepalive-time 1 $B/x $B/y >/dev/null; ok two
+# Where an upstream sends it, it goes with its token; so no upstream can send it to the bridge's own routes.
+! c -H "$A" -L --data '{{"status":"failed"}}' $B/sideways 2>/dev/null; ok sideways
+test -z "$(c -H "$A" -L --data '{{"status":"failed"}}' $B/home)"; ok home
+c -k --noproxy "" -x http://run:$TOKEN@127.0.0.1:8378 {upstream.origin}/proxied/{name} | grep -q through; ok by proxy
+! c -k --noproxy "" -x http://run:x@127.0.0.1:8378 {upstream.origin}/proxied/{name} 2>/dev/null; ok no proxy
 c -H "$A" -L $B/moved | grep -q /there; ok location
 c -H "$A" $B/empty; ok empty
 ! c -H "$A" --path-as-is $B/../x 2>/dev/null; ok dots
@@ -96,10 +122,13 @@ c -H "$A" -Z $B/[1-20] >/dev/null 2>&1; ok parallel
 c --unix-socket /run/agent-bridge.sock -H "$A" http://agent-bridge/v1/run >/dev/null; ok socket
 c --unix-socket /run/agent-bridge.sock -H "$A" http://{upstream.origin[8:]}/api/{name}/host >/dev/null; ok host
 ! c -H "$A" -H "Connection: Upgrade" -H "Upgrade: websocket" $B/ws 2>/dev/null; ok websocket
-""", service)
-    assert out.count("ok ") == 27, out
+""", service, bare, proxy=[upstream.origin[8:]])
+    assert out.count("ok ") == 40, out
+    assert [r[0] for r in upstream.asked(f"/proxied/{name}")] == ["GET"]
     seen = no_token(upstream, f"/api/{name}/")
-    assert {dict((k.lower(), v) for k, v in r[2])["authorization"] for r in seen} == {"Bearer the-real-one"}
+    keys = {dict((k.lower(), v) for k, v in r[2]).get("authorization") for r in seen if "/bare/" not in r[1]}
+    assert keys == {"Bearer the-real-one"}
+    assert not any(k.lower() in ("cookie", "expect") for r in seen for k, _ in r[2])
 
 
 def git_backend(root):
@@ -155,6 +184,11 @@ test "$(cat file)" = hello
 head -c 3000000 /dev/urandom >big
 git add big; git commit -qm second; git push -q origin HEAD:main
 git ls-remote -q origin main
+# Sixty commits that the other side does not know: what is asked for is then larger than git likes, and compressed.
+git clone -q https://git.example/{name}/git/repo.git /tmp/there
+for i in $(seq 60); do git commit -q --allow-empty -m $i; done
+cd /tmp/there; echo more >more; git add more; git commit -qm third; git push -q origin HEAD:main; cd -
+git fetch -q origin; test "$(git show origin/main:more)" = more
 ! git ls-remote -q https://git.example/{name}/git/none.git 2>/dev/null
 ! git -c url."http://x:wrong@127.0.0.1:8377/v1/services/{service}/".insteadOf=https://git.example/ ls-remote origin 2>/dev/null
 echo all done
@@ -162,43 +196,66 @@ echo all done
     assert "all done" in out
     assert len(run("git", "-C", repo, "cat-file", "-s", "main:big").stdout.strip()) == 7
     seen = no_token(upstream, f"/api/{name}/")
-    assert any(r[0] == "POST" and len(r[3]) > 1 << 20 for r in seen)
+    posts = [({k.lower(): v for k, v in r[2]}, r[3]) for r in seen if r[0] == "POST"]
+    assert any(h.get("transfer-encoding") == "chunked" and len(body) > 1 << 20 for h, body in posts)
+    assert any(h.get("content-encoding") == "gzip" and gzip.decompress(body) for h, body in posts)
 
 
 def test_npm(client, make_service, upstream, unique):
-    """Packument and tarball from a registry that wants a token of its own."""
-    name, package = unique(), "left"
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w:gz") as tar:
-        for path, text in (("package/package.json", json.dumps({"name": package, "version": "1.0.0", "main": "i.js"})),
-                           ("package/i.js", "module.exports = 42;\n" + "// x" * 100000)):
-            info = tarfile.TarInfo(path)
-            info.size = len(text)
-            tar.addfile(info, io.BytesIO(text.encode()))
-    tarball = data.getvalue()
-    service = make_service("the-real-one", allow=[{"methods": ["GET"], "paths": [f"/{name}/*"]}])
+    """Packuments and tarballs from a registry that wants a token of its own; a package's dependency has a scope, whose slash
+    npm escapes. And one is published."""
+    name = unique()
+    service = make_service("the-real-one", encoded_slash=True,
+                           allow=[{"methods": ["GET", "PUT"], "paths": [f"/{name}/*"]}])
     public = f"http://127.0.0.1:8377/v1/services/{service}/{name}"
-    integrity = "sha512-" + base64.b64encode(hashlib.sha512(tarball).digest()).decode()
+    packages, published = {}, []
+
+    def package(name, code, **more):
+        manifest = {"name": name, "version": "1.0.0", "main": "i.js", **more}
+        data = io.BytesIO()
+        with tarfile.open(fileobj=data, mode="w:gz") as tar:
+            for path, text in (("package/package.json", json.dumps(manifest)), ("package/i.js", code)):
+                info = tarfile.TarInfo(path)
+                info.size = len(text)
+                tar.addfile(info, io.BytesIO(text.encode()))
+        tarball = data.getvalue()
+        integrity = "sha512-" + base64.b64encode(hashlib.sha512(tarball).digest()).decode()
+        dist = {"tarball": f"{public}/{name}/-/x-1.0.0.tgz", "integrity": integrity}
+        packages[name] = tarball, {"name": name, "dist-tags": {"latest": "1.0.0"},
+                                   "versions": {"1.0.0": {**manifest, "dist": dist}}}
+
+    package("left", "module.exports = 40 + require('@scope/right');\n" + "// x" * 100000, dependencies={"@scope/right": "^1"})
+    package("@scope/right", "module.exports = 2;")
 
     def registry(r):
+        path = r.path.split(f"/{name}/", 1)[1]
         if dict((k.lower(), v) for k, v in r.headers.items()).get("authorization") != "Bearer the-real-one":
             r.reply(401, {"error": "token"})
-        elif r.path.endswith(".tgz"):
-            r.reply(200, tarball, [("Content-Type", "application/octet-stream")])
+        elif r.command == "PUT":
+            published.append(json.loads(r.body))
+            r.reply(201, {"ok": True})
+        elif path.endswith(".tgz"):
+            r.reply(200, packages[path.split("/-/")[0]][0], [("Content-Type", "application/octet-stream")])
+        elif path.replace("%2F", "/").replace("%2f", "/") in packages:
+            r.reply(200, packages[path.replace("%2F", "/").replace("%2f", "/")][1])
         else:
-            r.reply(200, {"name": package, "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": {
-                "name": package, "version": "1.0.0", "dist": {"tarball": f"{public}/{package}/-/{package}-1.0.0.tgz",
-                                                              "integrity": integrity}}}})
+            r.reply(404, {})
 
     upstream.on(f"/api/{name}/", registry)
     out = client(f"""
 cd /tmp; mkdir p; cd p; echo '{{"name":"p","version":"1.0.0"}}' >package.json
 printf 'registry={public}/\\n//127.0.0.1:8377/v1/services/{service}/{name}/:_authToken=%s\\naudit=false\\nfund=false\\n' $TOKEN >.npmrc
-node /opt/npm/bin/npm-cli.js install {package} --no-update-notifier --loglevel=error
-echo "says $(node -p 'require("{package}")')"
+npm() {{ node /opt/npm/bin/npm-cli.js "$@" --no-update-notifier --loglevel=error; }}
+npm install left
+echo "says $(node -p 'require("left")')"
+! npm install none 2>/dev/null
+head -c 2000000 /dev/urandom >data; npm publish
 """, service)
     assert "says 42" in out
-    no_token(upstream, f"/api/{name}/")
+    assert len(published) == 1 and published[0]["name"] == "p" and published[0]["_attachments"]
+    seen = no_token(upstream, f"/api/{name}/")
+    assert any(r[0] == "PUT" and len(r[3]) > 2 << 20 for r in seen)
+    assert any("%2F" in r[1] or "%2f" in r[1] for r in seen)
 
 
 def test_gh(client, make_service, upstream, unique):

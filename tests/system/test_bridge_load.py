@@ -127,7 +127,8 @@ out = []
 for size in {SIZES!r}:
     for up in (False, True):
         for down in "lc":
-            out.append([size, up, stream("POST", "/v1/services/{service}/{name}?%d&%s" % (size, down), size, up, step=8191)])
+            path = "/v1/services/{service}/{name}?%d&%s" % (size, down)
+            out.append([size, up, stream("POST", path, size, up, step=8191)])
 say(out)
 """,
         service,
@@ -143,8 +144,8 @@ say(out)
 
 
 def test_answers_without_bodies_and_encoded_ones(caller, make_service, upstream, unique):
-    """HEAD keeps its length and has no body, 204 and 304 have neither; what is encoded passes as it is, also what would not
-    decode. Many requests on one connection: nothing of one answer is left for the next."""
+    """HEAD keeps its length and has no body, 204 and 304 have neither; what is encoded passes as it is, also what would
+    not decode. Many requests on one connection: nothing of one answer is left for the next."""
     name = unique()
     zipped = gzip.compress(os.urandom(100_000) + b"x" * 100_000)
 
@@ -179,7 +180,8 @@ for method, kind in [("HEAD", "x"), ("GET", "204"), ("GET", "x"), ("GET", "304")
                                                                        "Accept-Encoding": "gzip, br"}})
     r = c.getresponse()
     body = r.read()
-    out.append([kind, method, r.status, {{k.lower(): v for k, v in r.getheaders()}}, len(body), hashlib.sha256(body).hexdigest()])
+    headers = {{k.lower(): v for k, v in r.getheaders()}}
+    out.append([kind, method, r.status, headers, len(body), hashlib.sha256(body).hexdigest()])
 say(out)
 """,
         service,
@@ -307,7 +309,7 @@ say(out)
 
 
 def test_readers_that_stop(agentd, make_agent, make_service, upstream, unique, probe):
-    """A hundred downloads and a hundred uploads that nobody takes: each stops, costs its buffers, and holds up nobody."""
+    """A hundred downloads and as many uploads that nobody takes: each stops, costs its buffers, and holds up nobody."""
     name = unique()
     upstream.on_stream(f"/api/{name}/down", lambda r: send_pattern(r, GIB, False))
     gate = threading.Event()
@@ -362,8 +364,8 @@ say(sent)
 
 
 def test_ten_thousand_idle_connections(agentd, make_agent, make_service, upstream, unique, probe):
-    """One run opens as many as it may: beyond its own number they wait in its own backlog or are turned away by its own kernel
-    objects, and the bridge's share of open files stays small. Another run is served meanwhile, and so is this one."""
+    """One run opens as many as it may: beyond its own number they wait in its own backlog, and the bridge's share of
+    open files stays small. Another run is served meanwhile, and so is this one."""
     name = unique()
     gate = upstream.gate(name)
     service = make_service()
@@ -397,8 +399,8 @@ say([first, len(held), bridge("GET", "/v1/run")[0]])
 
 
 def test_a_byte_now_and_then(agentd, make_agent, make_service, upstream, unique):
-    """A request's body that comes a byte at a time, far longer in all than any of the silences that are allowed, and an answer
-    that does: both come to their ends. Limits are shortened instead of waiting: only silence ends a call."""
+    """A request's body that comes a byte at a time, longer in all than any silence that is allowed, and an answer that
+    does: both come to their ends. Limits are shortened instead of waiting: only silence ends a call."""
     name = unique()
     upstream.on_stream(f"/api/{name}/up", lambda r: r.reply(200, {"size": sum(len(p) for p in r.pieces())}))
 
@@ -427,8 +429,8 @@ def test_a_byte_now_and_then(agentd, make_agent, make_service, upstream, unique)
         inside.PRELUDE
         + f"""
 s = socket.create_connection(("127.0.0.1", 8377), 60)
-s.sendall(("POST /v1/services/{service}/{name}/up HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\nContent-Length: 70000\\r\\n"
-           "Authorization: Bearer " + token() + "\\r\\n\\r\\n").encode())
+s.sendall(("POST /v1/services/{service}/{name}/up HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n"
+           "Content-Length: 70000\\r\\nAuthorization: Bearer " + token() + "\\r\\n\\r\\n").encode())
 s.sendall(b"x" * (70000 - 40))
 for _ in range(40):
     time.sleep(0.1)

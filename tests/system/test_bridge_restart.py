@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The bridge goes and comes back with requests in flight. A restart or an upgrade loses none that had begun, and fails none that
-begins after; where it is killed, what had begun breaks, visibly, and nothing else. Clients here never try again.
+"""The bridge goes and comes back with requests in flight. A restart or an upgrade loses none that had begun, and fails
+none that begins after; where it is killed, what had begun breaks, visibly, and nothing else. Clients here never try
+again.
 """
 
 import hashlib
@@ -15,8 +16,8 @@ from upstream import bridge_config
 UNIT = "agent-bridged.service"
 BINARY = "/usr/lib/agentd/agent-bridged"
 
-# Held calls, a download and an upload in the midst, and meanwhile one new request after the other, each on a connection of its
-# own. Says what became of each.
+# Held calls, a download and an upload in the midst, and meanwhile one new request after the other, each on a connection
+# of its own. Says what became of each.
 FLIGHT = """
 from concurrent.futures import ThreadPoolExecutor
 def held(i):
@@ -32,7 +33,8 @@ def upload():
         yield b"a" * 100000
         yield bridge("GET", "/v1/services/%(service)s/%(name)s/middle")[2] and b"b" * 100000
     c = http.client.HTTPConnection("127.0.0.1", 8377, timeout=300)
-    c.request("PUT", "/v1/services/%(service)s/%(name)s/up", pieces(), {"Authorization": "Bearer " + token()}, encode_chunked=True)
+    auth = {"Authorization": "Bearer " + token()}
+    c.request("PUT", "/v1/services/%(service)s/%(name)s/up", pieces(), auth, encode_chunked=True)
     r = c.getresponse()
     return [r.status, r.read().decode()]
 def broken(f, *args):
@@ -64,7 +66,7 @@ class Flight:
         upstream.on(f"/api/{name}/tick", self.tick)
         upstream.on_stream(f"/api/{name}/down", self.down)
         upstream.on_stream(f"/api/{name}/up", self.up)
-        upstream.on(f"/api/{name}/middle", lambda r: (self.middle.set(), self.go.wait(DEADLINE), r.reply(200, b"go on")))
+        upstream.on(f"/api/{name}/middle", self.half_way)
         self.service = make_service("the-real-one")
         self.path = agentd.execute(
             make_agent(inside.COMMAND, kind="command", services=[self.service], limits={"timeout": 300}),
@@ -73,6 +75,11 @@ class Flight:
         self.gate.arrived(20)
         assert self.middle.wait(DEADLINE) and self.started.wait(DEADLINE)
         self.progress(3)
+
+    def half_way(self, r):
+        self.middle.set()
+        assert self.go.wait(DEADLINE)
+        r.reply(200, b"go on")
 
     def tick(self, r):
         with self.changed:
@@ -165,8 +172,7 @@ def test_stop_and_start(agentd, make_agent, make_service, upstream, unique):
 
 
 def test_kill(agentd, make_agent, make_service, upstream, unique):
-    """What had begun is told as broken, to the client at once and in the receipt; whatever begins after is served. The client's
-    own request of that moment may be one of the broken."""
+    """What had begun is told as broken, to the client at once and in the receipt; whatever begins after is served."""
     name = unique()
     gate = upstream.gate(name)
     upstream.on(f"/api/{name}/after", lambda r: r.reply(200, {}))

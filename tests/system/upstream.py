@@ -198,8 +198,10 @@ class Upstream:
 
 
 class EventServer:
-    """Waits for N requests, then sends each an event "NUMBER.EVENT", EVENTS times, to all before the next to any. One thread for
-    all, as a thousand would be slow."""
+    """Waits for N requests, then sends each an event "NUMBER.EVENT", EVENTS times, to all before the next to any. One
+    thread for all, as a thousand would be slow."""
+
+    HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
     def __init__(self, context, n, events):
         self.context, self.n, self.events = context, n, events
@@ -219,7 +221,7 @@ class EventServer:
                     if not (piece := stream.recv(65536)):
                         raise ConnectionError
                     head += piece
-                stream.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+                stream.sendall(self.HEAD)
             except (OSError, ConnectionError):
                 continue
             streams.append(stream)

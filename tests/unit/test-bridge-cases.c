@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #undef NDEBUG
 
-/* Faults of comparable systems, each of which must not be one here (see tests/bridge-cases.md): identity, confusion about
- * the target, framing and headers, in both directions. The far side of the second half speaks raw bytes. */
+/* Faults of comparable systems, each of which must not be one here (see tests/bridge-cases.md): identity, confusion
+ * about the target, framing and headers, in both directions. The far side of the second half speaks raw bytes. */
 
 #include "bridge-harness.h"
 
@@ -17,7 +17,8 @@ static size_t resident(void) {
 
 /* Cases 9, 15, 18, 19, 21, 22. */
 static void test_identity(void) {
-        /* Wrong tokens, any number, cost their owner nothing: nothing is counted against a run for what others forge. */
+        /* Wrong tokens, any number, cost their owner nothing: nothing is counted against a run for what others forge.
+         * */
         _cleanup_free_ char *forged = mint(other_key, live_a, live_a->jti),
                             *h = strprintf("Authorization: Bearer %s\r\n", forged);
         for (unsigned i = 0; i < 50; i++)
@@ -286,8 +287,9 @@ static void test_answers(void) {
         assert(status_of(ANSWERED(OK "X: a\0b\r\nContent-Length: 0\r\n\r\n")) == 502);
 
         /* Reason phrases are ours; hop-by-hop headers, cookies and the request's id are not theirs to set. */
-        char *s = ANSWERED("HTTP/1.1 200 Fine; Set-Cookie: a\r\nSet-Cookie: s=1\r\nConnection: X-Hop\r\nKeep-Alive: 1\r\n"
-                           "x-hop: 1\r\nX-Other-Hop: 1\r\nConnection: keep-alive, x-other-hop\r\nAgent-Request-Id: theirs\r\nX-Ok: 1\r\nStrict-Transport-Security: x\r\nContent-Length: 2\r\n\r\nok");
+        char *s = ANSWERED("HTTP/1.1 200 Fine; Set-Cookie: a\r\nSet-Cookie: s=1\r\nConnection: X-Hop\r\n"
+                           "Keep-Alive: 1\r\nx-hop: 1\r\nX-Other-Hop: 1\r\nConnection: keep-alive, x-other-hop\r\nAgent-Request-Id: theirs\r\n"
+                           "X-Ok: 1\r\nStrict-Transport-Security: x\r\nContent-Length: 2\r\n\r\nok");
         EXPECT(s, 200);
         assert(startswith(s, "HTTP/1.1 200 OK\r\n") && strstr(s, "\r\nX-Ok: 1\r\n") && endswith(s, "\r\n\r\nok"));
         assert(!strcasestr(s, "cookie") && !strstr(s, "theirs") && !strstr(s, "Keep-Alive") && !strstr(s, "Strict"));

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #undef NDEBUG
 
-/* Proves which connections to upstreams are used again, and by whom. Some upstreams do not read a body that they do not expect,
- * and take it for the beginning of the next request on that connection. That request is another one's, with a credential: so
- * there is none after such a body, and never one of another service or another user. The far side speaks raw bytes. */
+/* Proves which connections to upstreams are used again, and by whom. Some upstreams do not read a body that they do
+ * not expect, and take it for the beginning of the next request on that connection. That request is another one's,
+ * with a credential: so there is none after such a body, and never one of another service or another user. The far
+ * side speaks raw bytes. */
 
 #include "bridge-harness.h"
 
@@ -44,8 +45,8 @@ static int accept_far(void) {
         return -EBADF;
 }
 
-/* One request, answered at once at the connection FAR; where it is -EBADF or the request comes through another one, that is
- * the new FAR. True: through the same one. FAR is not closed by us. */
+/* One request, answered at once at the connection FAR; where it is -EBADF or the request comes through another one,
+ * that is the new FAR. True: through the same one. FAR is not closed by us. */
 static bool exchange(const struct sockaddr_in *sa, const char *token, const char *service, const char *method,
                      const char *rest, int *far) {
         static const char answer[] = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
