@@ -143,6 +143,9 @@ int rewrite_location(const LinkBase *base, const char *location, char **ret) {
                 /* What the client would look for at the bridge is somewhere else. */
                 if (ok && r >= 0 && !*ret && scheme == 0) {
                         r = curl_url_get(u, CURLUPART_URL, &text, CURLU_NO_DEFAULT_PORT) == CURLUE_OK ? 0 : -ENOMEM;
+                        const char *rest = r >= 0 ? startswith(text, "http://") : NULL;
+                        if (rest && leads_to_us(base, rest, strcspn(rest, "/?#")))
+                                r = -EPERM;
                         if (r >= 0 && !(*ret = strdup(text)))
                                 r = -ENOMEM;
                 }

@@ -312,6 +312,50 @@ def test_private_addresses_are_refused_by_default(caller, make_service, upstream
     assert len(upstream.asked(f"/api/{name}")) == 1
 
 
+INSIDE = {
+    "lan": "10.1.2.3", "cgnat": "100.64.0.1", "ula": "fd12::1", "mapped-lan": "::ffff:192.168.1.1",
+    "meta": "169.254.169.254", "mapped": "::ffff:169.254.169.254", "link": "fe80::1", "any": "0.0.0.0", "any6": "::",
+    "many": "224.0.0.1", "many6": "ff02::1", "nat64": "64:ff9b::a9fe:a9fe", "six4": "2002:a9fe:a9fe::1", "ec2": "fd00:ec2::254",
+}
+
+
+def test_names_that_lead_inside(caller, make_service, upstream, unique):
+    """Names are anybody's to point where he likes: each address is judged when it is dialled, for services and through the
+    forward proxy, with whatever an administrator allows."""
+    suffix = unique("x") + ".test"
+    names = {f"{name}.{suffix}": address for name, address in INSIDE.items()}
+    with open("/etc/hosts", encoding="ascii") as f:
+        before = f.read()
+    with open("/etc/hosts", "w", encoding="ascii") as f:
+        f.write(before + "".join(f"{address} {name}\n" for name, address in names.items()))
+    try:
+        services = {make_service(base_url=f"https://{name}/api"): name for name in names}
+        code = f"""
+out = {{}}
+for service, name in {services!r}.items():
+    s, _, b = bridge("GET", "/v1/services/" + service + "/x")
+    c = socket.create_connection(("127.0.0.1", 8378), 60)
+    c.sendall(("CONNECT " + name + ":443 HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\nProxy-Authorization: Bearer " +
+               token() + "\\r\\n\\r\\n").encode())
+    data = b""
+    while piece := c.recv(4096):
+        data += piece
+    p = json.loads(data.partition(b"\\r\\n\\r\\n")[2] or b"{{}}")
+    out[name.split(".")[0]] = [s, json.loads(b).get("type"), p.get("status"), p.get("type")]
+say(out)
+"""
+        refused = [502, "urn:agentd:problem:upstream-address-refused"] * 2
+        assert caller(code, *services, proxy=[f"{n}:443" for n in names]) == {name: refused for name in INSIDE}
+        upstream.allow("0.0.0.0/0 ::/0")
+        seen = caller(code, *services, proxy=[f"{n}:443" for n in names])
+        open_now = {name for name, answer in seen.items() if answer != refused}
+        assert open_now == {"lan", "cgnat", "ula", "mapped-lan"}, seen
+    finally:
+        upstream.allow("127.0.0.0/8 ::1")
+        with open("/etc/hosts", "w", encoding="ascii") as f:
+            f.write(before)
+
+
 def test_client_that_goes_away(agentd, make_agent, make_service, upstream, unique):
     """Is told in the receipt as such, not as the upstream's fault."""
     name = unique()
