@@ -7,6 +7,7 @@
 #include "basic/fs-util.h"
 #include "basic/string-util.h"
 #include "token/key-set.h"
+#include "token/run-token.h"
 
 #define KEY_FILE_MAX (16U * 1024U)
 
@@ -22,17 +23,23 @@ struct KeySet {
         bool settled; /* the directory was already old when it was read: its mtime tells any later change */
         KeySetEntry *entries;
         size_t n_entries;
-        /* Digests of whole tokens that one of these very keys has signed; a ring. */
-        uint8_t verified[KEY_SET_VERIFIED_MAX][KEY_SET_DIGEST_LEN];
-        size_t n_verified, next_verified;
+        /* Tokens that one of these very keys has signed: a few places for each beginning of a digest. */
+        struct {
+                uint8_t digest[KEY_SET_DIGEST_LEN];
+                RunClaims *claims; /* NULL: free */
+        } verified[KEY_SET_VERIFIED_MAX];
+        unsigned next_place;
 };
+
+#define PLACES 4U
 
 static void key_set_clear(KeySet *s) {
         for (size_t i = 0; i < s->n_entries; i++)
                 free(s->entries[i].pem);
         s->entries = mfree(s->entries);
         s->n_entries = 0;
-        s->n_verified = s->next_verified = 0;
+        for (size_t i = 0; i < KEY_SET_VERIFIED_MAX; i++)
+                s->verified[i].claims = run_claims_free(s->verified[i].claims);
 }
 
 KeySet *key_set_free(KeySet *s) {
@@ -166,17 +173,25 @@ int key_set_refresh(KeySet *s) {
         return r < 0 ? r : 1;
 }
 
-bool key_set_is_verified(const KeySet *s, const uint8_t digest[static KEY_SET_DIGEST_LEN]) {
-        for (size_t i = 0; i < s->n_verified; i++)
-                if (memcmp(s->verified[i], digest, KEY_SET_DIGEST_LEN) == 0)
-                        return true;
-        return false;
+static size_t first_place(const uint8_t *digest) {
+        return (digest[0] | (size_t) digest[1] << 8) % (KEY_SET_VERIFIED_MAX / PLACES) * PLACES;
 }
 
-void key_set_note_verified(KeySet *s, const uint8_t digest[static KEY_SET_DIGEST_LEN]) {
-        memcpy(s->verified[s->next_verified], digest, KEY_SET_DIGEST_LEN);
-        s->next_verified = (s->next_verified + 1) % KEY_SET_VERIFIED_MAX;
-        s->n_verified = MIN(s->n_verified + 1, (size_t) KEY_SET_VERIFIED_MAX);
+const RunClaims *key_set_get_verified(const KeySet *s, const uint8_t digest[static KEY_SET_DIGEST_LEN]) {
+        size_t first = first_place(digest);
+
+        for (size_t i = first; i < first + PLACES; i++)
+                if (s->verified[i].claims && memcmp(s->verified[i].digest, digest, KEY_SET_DIGEST_LEN) == 0)
+                        return s->verified[i].claims;
+        return NULL;
+}
+
+void key_set_note_verified(KeySet *s, const uint8_t digest[static KEY_SET_DIGEST_LEN], RunClaims *claims) {
+        size_t i = first_place(digest) + s->next_place++ % PLACES;
+
+        run_claims_free(s->verified[i].claims);
+        memcpy(s->verified[i].digest, digest, KEY_SET_DIGEST_LEN);
+        s->verified[i].claims = claims;
 }
 
 size_t key_set_size(const KeySet *s) {

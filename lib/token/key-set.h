@@ -26,11 +26,13 @@ size_t key_set_size(const KeySet *s);
 const char *key_set_find(const KeySet *s, const char *kid, size_t len);
 
 /*
- * Which tokens (SHA-256 of their whole text) were found to be signed by a key of this set. An agent asks with the same token
- * again and again, and a signature that was good stays good as long as the keys are the same: a change of the set forgets
- * all. Nothing else about a token is remembered; its claims are looked at each time.
+ * Which tokens (SHA-256 of their whole text) were found to be signed by a key of this set, and what they say. An agent asks
+ * with the same token again and again, and a signature that was good stays good as long as the keys are the same: a
+ * change of the set forgets all. Whether the time for it has come, or gone, is looked at each time, and so is the run.
  */
 #define KEY_SET_DIGEST_LEN 32
-#define KEY_SET_VERIFIED_MAX 512
-bool key_set_is_verified(const KeySet *s, const uint8_t digest[static KEY_SET_DIGEST_LEN]);
-void key_set_note_verified(KeySet *s, const uint8_t digest[static KEY_SET_DIGEST_LEN]);
+#define KEY_SET_VERIFIED_MAX 1024U
+typedef struct RunClaims RunClaims;
+const RunClaims *key_set_get_verified(const KeySet *s, const uint8_t digest[static KEY_SET_DIGEST_LEN]);
+/* Takes CLAIMS, of the heap, in any case. */
+void key_set_note_verified(KeySet *s, const uint8_t digest[static KEY_SET_DIGEST_LEN], RunClaims *claims);

@@ -30,6 +30,27 @@ void run_claims_done(RunClaims *c) {
         *c = (RunClaims) {};
 }
 
+RunClaims *run_claims_free(RunClaims *c) {
+        if (!c)
+                return NULL;
+        run_claims_done(c);
+        return mfree(c);
+}
+
+static int claims_copy(const RunClaims *c, RunClaims *ret) {
+        RunClaims copy = *c;
+
+        copy.user = strdup(c->user);
+        copy.agent = strdup(strempty(c->agent));
+        copy.session = strdup(strempty(c->session));
+        if (!copy.user || !copy.agent || !copy.session) {
+                run_claims_done(&copy);
+                return -ENOMEM;
+        }
+        *ret = copy;
+        return 0;
+}
+
 int run_token_new_jti(char ret[static RUN_ID_LEN + 1]) {
         unsigned char random[RUN_ID_LEN / 2];
         _cleanup_free_ char *hex = NULL;
@@ -230,7 +251,7 @@ static int header_check(const char *part, size_t size, char kid[static KEY_ID_LE
         return 0;
 }
 
-static int claims_parse(const char *part, size_t size, uint64_t now, RunClaims *ret) {
+static int claims_parse(const char *part, size_t size, RunClaims *ret) {
         _cleanup_json_ sd_json_variant *v = NULL;
         _cleanup_run_claims_ RunClaims c = {};
         const char *run, *jti;
@@ -262,15 +283,18 @@ static int claims_parse(const char *part, size_t size, uint64_t now, RunClaims *
         if (!claims_are_valid(&c))
                 return -EBADMSG;
 
-        if (c.exp > now + RUN_TOKEN_TTL_MAX_SEC)
-                return -EBADMSG;
-        if (c.exp <= now)
-                return -EKEYEXPIRED;
-        if (c.nbf > now + RUN_TOKEN_LEEWAY_SEC || c.iat > now + RUN_TOKEN_LEEWAY_SEC)
-                return -EKEYEXPIRED;
-
         *ret = c;
         c = (RunClaims) {};
+        return 0;
+}
+
+static int claims_check_time(const RunClaims *c, uint64_t now) {
+        if (c->exp > now + RUN_TOKEN_TTL_MAX_SEC)
+                return -EBADMSG;
+        if (c->exp <= now)
+                return -EKEYEXPIRED;
+        if (c->nbf > now + RUN_TOKEN_LEEWAY_SEC || c->iat > now + RUN_TOKEN_LEEWAY_SEC)
+                return -EKEYEXPIRED;
         return 0;
 }
 
@@ -288,8 +312,16 @@ static int signature_check(const char *token, const char *pem) {
         return jwt_get_alg(jwt) == JWT_ALG_ES256 ? 0 : -EKEYREJECTED;
 }
 
-int run_token_verify(KeySet *keys, const char *text, size_t len, uint64_t now, RunClaims *ret) {
-        _cleanup_run_claims_ RunClaims c = {};
+static int digest_of(const char *text, size_t len, uint8_t ret[static KEY_SET_DIGEST_LEN]) {
+        static EVP_MD *sha256; /* for the life of the process: looking it up takes longer than using it */
+
+        if (!sha256)
+                sha256 = EVP_MD_fetch(NULL, "SHA256", NULL);
+        return sha256 && EVP_Digest(text, len, ret, NULL, sha256, NULL) == 1 ? 0 : -ENOMEM;
+}
+
+/* Everything but what the time has to do with it. */
+static int token_read(KeySet *keys, const char *text, size_t len, RunClaims *ret) {
         _cleanup_free_ char *token = NULL;
         _cleanup_free_ void *signature = NULL;
         char kid[KEY_ID_LEN + 1];
@@ -312,31 +344,44 @@ int run_token_verify(KeySet *keys, const char *text, size_t len, uint64_t now, R
         if (r < 0 || n != SIGNATURE_LEN)
                 return -EBADMSG;
 
-        (void) key_set_refresh(keys);
         pem = key_set_find(keys, kid, KEY_ID_LEN);
         if (!pem)
                 return -ENOKEY;
 
-        uint8_t digest[KEY_SET_DIGEST_LEN];
-        if (EVP_Q_digest(NULL, "SHA256", NULL, text, len, digest, NULL) != 1)
+        token = strndup(text, len);
+        if (!token)
                 return -ENOMEM;
-        if (!key_set_is_verified(keys, digest)) {
-                token = strndup(text, len);
-                if (!token)
-                        return -ENOMEM;
+        r = signature_check(token, pem);
+        explicit_bzero(token, len);
+        if (r < 0)
+                return r;
+        return claims_parse(parts[1], sizes[1], ret);
+}
 
-                r = signature_check(token, pem);
-                explicit_bzero(token, len);
-                if (r < 0)
-                        return r;
-                key_set_note_verified(keys, digest);
-        }
+int run_token_verify(KeySet *keys, const char *text, size_t len, uint64_t now, RunClaims *ret) {
+        uint8_t digest[KEY_SET_DIGEST_LEN];
+        const RunClaims *known;
+        int r;
 
-        r = claims_parse(parts[1], sizes[1], now, &c);
+        if (len == 0 || len > RUN_TOKEN_SIZE_MAX)
+                return -EBADMSG;
+        (void) key_set_refresh(keys); /* first: it may forget all */
+        r = digest_of(text, len, digest);
         if (r < 0)
                 return r;
 
-        *ret = c;
-        c = (RunClaims) {};
-        return 0;
+        known = key_set_get_verified(keys, digest);
+        if (!known) {
+                RunClaims *c = calloc(1, sizeof(RunClaims));
+
+                r = c ? token_read(keys, text, len, c) : -ENOMEM;
+                if (r < 0) {
+                        run_claims_free(c);
+                        return r;
+                }
+                key_set_note_verified(keys, digest, c);
+                known = c;
+        }
+        r = claims_check_time(known, now);
+        return r < 0 ? r : claims_copy(known, ret);
 }

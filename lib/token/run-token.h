@@ -26,16 +26,18 @@
 #define RUN_TOKEN_TTL_MAX_SEC (UINT64_C(31) * 24 * 3600 + 60) /* longest life that is believed */
 #define RUN_TOKEN_LEEWAY_SEC 5                               /* for iat and nbf; exp has none */
 
-typedef struct RunClaims {
+struct RunClaims {
         char *user;    /* sub: name of the owner */
         char *agent;   /* app */
         char *session; /* session, "" where there is none */
         char run[RUN_ID_LEN + 1];
         char jti[RUN_ID_LEN + 1]; /* 32 lower-case hex digits, new for each attempt */
         uint64_t iat, nbf, exp;   /* seconds, CLOCK_REALTIME */
-} RunClaims;
+};
 
 void run_claims_done(RunClaims *c);
+/* For those of the heap. */
+RunClaims *run_claims_free(RunClaims *c);
 static inline void run_claims_donep(RunClaims *c) {
         run_claims_done(c);
 }
