@@ -98,6 +98,9 @@ int bridge_new(const BridgePaths *paths, Bridge **ret) {
         r = report_queue_new(b, &b->reports);
         if (r < 0)
                 return log_oom();
+        r = material_client_new(b, &b->material);
+        if (r < 0)
+                return log_oom();
 
         *ret = TAKE_PTR(b);
         return 0;
@@ -115,7 +118,7 @@ Bridge *bridge_free(Bridge *b) {
         bridge_run_free(b->remote);
         http_server_free(b->server);
         limit_table_free(b->limits);
-        material_idle_drop(b);
+        material_client_free(b->material);
         report_queue_free(b->reports);
         upstream_pool_free(b->upstreams);
         address_guard_free(b->guard);

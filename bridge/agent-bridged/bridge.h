@@ -29,6 +29,7 @@
 typedef struct Bridge Bridge;
 typedef struct BridgeRun BridgeRun;
 typedef struct ReportQueue ReportQueue;
+typedef struct MaterialClient MaterialClient;
 
 typedef struct BridgeConfig {
         char **allow_addresses;    /* [Upstream] AllowAddresses= */
@@ -71,8 +72,7 @@ struct Bridge {
         UpstreamPool *upstreams;
         KeySet *keys;
         LiveCache *live;
-        struct sd_varlink *material_idle[16]; /* connections to the strong room that wait for a call */
-        size_t n_material_idle;
+        MaterialClient *material; /* the strong room */
         ReportQueue *reports;
         LimitTable *limits;
         BridgeCounters counters;

@@ -1,25 +1,40 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* See material-client.h. */
+/* See material-client.h. Answers are told apart by cookies, which are numbers that are never used again. */
 
+#include <fcntl.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
-#include <systemd/sd-varlink.h>
+#include <sys/un.h>
 
-#include "basic/json-util.h"
 #include "basic/log.h"
 #include "basic/string-util.h"
 #include "material-client.h"
 
-#define INTERFACE "org.agentd1.Material"
 /* The strong room may have to fetch an access token first. */
 #define TIMEOUT_USEC (60 * USEC_PER_SEC)
+#define ANSWERS_PER_TURN 64U
+#define BUCKETS 256U
 
 struct MaterialCall {
-        Bridge *bridge;
-        sd_varlink *link; /* NULL once it went back to the idle ones */
+        MaterialClient *client;
+        MaterialCall *next, *previous; /* of all, in the order of their questions */
+        MaterialCall *chain;           /* of the same bucket */
+        uint64_t cookie, asked_usec;
         material_callback_t callback;
         void *userdata;
-        bool get;
+        char *unsent; /* a question that the socket did not take yet */
+        size_t unsent_size;
+};
+
+struct MaterialClient {
+        Bridge *bridge;
+        int fd;
+        sd_event_source *io, *timer;
+        MaterialCall *first, *last, *buckets[BUCKETS];
+        size_t n, n_unsent;
+        uint64_t cookie;
+        char *buf; /* an answer that is being read */
 };
 
 void material_done(Material *m) {
@@ -30,195 +45,284 @@ void material_done(Material *m) {
         *m = (Material) {};
 }
 
-MaterialCall *material_call_free(MaterialCall *c) {
+int material_client_new(Bridge *b, MaterialClient **ret) {
+        MaterialClient *c = calloc(1, sizeof(MaterialClient));
+        if (!c)
+                return -ENOMEM;
+        *c = (MaterialClient) { .bridge = b, .fd = -EBADF, .buf = malloc(MATERIAL_ANSWER_MAX) };
+        if (!c->buf) {
+                free(c);
+                return -ENOMEM;
+        }
+        *ret = c;
+        return 0;
+}
+
+static void client_close(MaterialClient *c) {
+        c->io = sd_event_source_disable_unref(c->io);
+        c->fd = safe_close(c->fd);
+}
+
+MaterialClient *material_client_free(MaterialClient *c) {
         if (!c)
                 return NULL;
 
-        /* One that still waits for an answer is of no use to others. */
-        if (c->link) {
-                (void) sd_varlink_bind_reply(c->link, NULL);
-                sd_varlink_close_unref(c->link);
-        }
+        assert(c->n == 0);
+        client_close(c);
+        sd_event_source_disable_unref(c->timer);
+        free(c->buf);
         return mfree(c);
 }
 
-static int material_read(sd_json_variant *v, Material *ret) {
-        sd_json_variant *headers = sd_json_variant_by_key(v, "headers"), *redact = sd_json_variant_by_key(v, "redact"),
-                        *generation = sd_json_variant_by_key(v, "generation");
-        int r;
-
-        if (!sd_json_variant_is_array(headers) || !sd_json_variant_is_array(redact))
-                return -EBADMSG;
-
-        for (size_t i = 0; i < sd_json_variant_elements(headers); i++) {
-                sd_json_variant *h = sd_json_variant_by_index(headers, i);
-                const char *name = json_string(h, "name"), *value = json_string(h, "value");
-
-                if (!name || !value || !http_field_name_is_valid(name) || !http_field_value_is_valid(value))
-                        return -EBADMSG;
-                r = http_field_list_add(&ret->headers, name, value);
-                if (r < 0)
-                        return r;
-        }
-
-        for (size_t i = 0; i < sd_json_variant_elements(redact); i++) {
-                sd_json_variant *s = sd_json_variant_by_index(redact, i);
-
-                if (!sd_json_variant_is_string(s))
-                        return -EBADMSG;
-                r = strv_extend(&ret->redact, sd_json_variant_string(s));
-                if (r < 0)
-                        return r;
-        }
-
-        if (generation && sd_json_variant_is_unsigned(generation))
-                ret->generation = sd_json_variant_unsigned(generation);
-        return 0;
+static void drop_unsent(MaterialCall *q) {
+        if (!q->unsent)
+                return;
+        explicit_bzero(q->unsent, q->unsent_size);
+        q->unsent = mfree(q->unsent);
+        q->client->n_unsent--;
 }
 
-static MaterialError error_from_id(const char *id) {
-        static const struct {
-                const char *id;
-                MaterialError error;
-        } table[] = {
-                { INTERFACE ".TokenRefused", MATERIAL_TOKEN_REFUSED },
-                { INTERFACE ".ServiceNotInScope", MATERIAL_NOT_IN_SCOPE },
-                { INTERFACE ".NoCredential", MATERIAL_NO_CREDENTIAL },
-                { INTERFACE ".CredentialUnusable", MATERIAL_UNUSABLE },
-                { INTERFACE ".AccessTokenUnavailable", MATERIAL_NO_ACCESS_TOKEN },
-        };
+MaterialCall *material_call_free(MaterialCall *q) {
+        if (!q)
+                return NULL;
 
-        for (size_t i = 0; i < ELEMENTSOF(table); i++)
-                if (streq(id, table[i].id))
-                        return table[i].error;
-        return MATERIAL_UNAVAILABLE;
-}
+        MaterialClient *c = q->client;
 
-void material_idle_drop(Bridge *b) {
-        while (b->n_material_idle > 0)
-                sd_varlink_close_unref(b->material_idle[--b->n_material_idle]);
-}
-
-static int on_reply(sd_varlink *link, sd_json_variant *parameters, const char *error_id, sd_varlink_reply_flags_t flags,
-                    void *userdata) {
-        MaterialCall *c = userdata;
-        Material m = {};
-        MaterialError error = MATERIAL_OK;
-
-        if (error_id) {
-                error = error_from_id(error_id);
-                if (error == MATERIAL_UNAVAILABLE) /* the others' other ends may be gone as well */
-                        material_idle_drop(c->bridge);
-        } else if (c->get) {
-                int r = material_read(parameters, &m);
-                if (r < 0) {
-                        log_warning_errno(r, "The strong room's answer makes no sense: %m");
-                        error = MATERIAL_UNAVAILABLE;
+        drop_unsent(q);
+        for (MaterialCall **p = c->buckets + q->cookie % BUCKETS; *p; p = &(*p)->chain)
+                if (*p == q) {
+                        *p = q->chain;
+                        break;
                 }
-        }
-
-        /* A connection takes one call after another; who waits for an access token has his own. While this function
-         * runs it takes none. */
-        Bridge *b = c->bridge;
-        sd_varlink *again = error != MATERIAL_UNAVAILABLE ? TAKE_PTR(c->link) : NULL;
-
-        c->callback(error, &m, c->userdata); /* c may be gone now */
-        if (again) {
-                /* It may say that its other end is gone: to nobody then. */
-                (void) sd_varlink_bind_reply(again, NULL);
-                (void) sd_varlink_set_userdata(again, NULL);
-        }
-        if (again && b->n_material_idle < ELEMENTSOF(b->material_idle))
-                b->material_idle[b->n_material_idle++] = again;
+        if (q->previous)
+                q->previous->next = q->next;
         else
-                sd_varlink_close_unref(again);
+                c->first = q->next;
+        if (q->next)
+                q->next->previous = q->previous;
+        else
+                c->last = q->previous;
+        c->n--;
+        return mfree(q);
+}
+
+static MaterialCall *find_call(MaterialClient *c, uint64_t cookie) {
+        MaterialCall *q = c->buckets[cookie % BUCKETS];
+
+        while (q && q->cookie != cookie)
+                q = q->chain;
+        return q;
+}
+
+/* The callback may free the call, and ask the next question. */
+static void call_end(MaterialCall *q, MaterialStatus status, Material *m) {
+        q->callback(status, m, q->userdata);
+}
+
+/* Everything that was asked up to now goes unanswered. */
+static void client_fail(MaterialClient *c) {
+        uint64_t last = c->cookie;
+        Material none = {};
+
+        client_close(c);
+        /* Each callback frees its call, or asks anew, over a new connection. */
+        for (MaterialCall *q; (q = c->first) && q->cookie <= last;)
+                call_end(q, MATERIAL_UNAVAILABLE, &none);
+}
+
+static int material_read(const MaterialAnswer *a, Material *ret) {
+        int r = 0;
+
+        for (size_t i = 0; r >= 0 && i < a->n_headers; i++)
+                r = http_field_name_is_valid(a->headers[i].name) && http_field_value_is_valid(a->headers[i].value) ?
+                            http_field_list_add(&ret->headers, a->headers[i].name, a->headers[i].value) : -EBADMSG;
+        for (size_t i = 0; r >= 0 && i < a->n_redact; i++)
+                r = strv_extend(&ret->redact, a->redact[i]);
+        ret->generation = a->generation;
+        return r;
+}
+
+/* 0: nothing there. */
+static int read_answer(MaterialClient *c) {
+        MaterialAnswer a;
+        Material m = {};
+
+        ssize_t n = recv(c->fd, c->buf, MATERIAL_ANSWER_MAX, MSG_DONTWAIT | MSG_TRUNC);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+                return 0;
+        if (n <= 0)
+                return n < 0 ? -errno : -ECONNRESET;
+        if ((size_t) n > MATERIAL_ANSWER_MAX || material_answer_decode(c->buf, (size_t) n, &a) < 0) {
+                log_warning("The strong room's answer makes no sense.");
+                explicit_bzero(c->buf, MIN((size_t) n, MATERIAL_ANSWER_MAX));
+                return -EBADMSG;
+        }
+
+        MaterialCall *q = find_call(c, a.cookie); /* NULL: it was given up */
+        MaterialStatus status = a.status;
+        if (q && status == MATERIAL_OK) {
+                int r = material_read(&a, &m);
+                if (r < 0) {
+                        log_warning_errno(r, "The strong room's answer cannot be used: %m");
+                        status = MATERIAL_UNAVAILABLE;
+                        material_done(&m);
+                }
+        }
+        explicit_bzero(c->buf, (size_t) n);
+        if (q)
+                call_end(q, status, &m);
         material_done(&m);
+        return 1;
+}
+
+static int send_unsent(MaterialClient *c) {
+        for (MaterialCall *q = c->first; q && c->n_unsent > 0; q = q->next) {
+                if (!q->unsent)
+                        continue;
+                if (send(c->fd, q->unsent, q->unsent_size, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+                        return errno == EAGAIN || errno == ENOBUFS ? 0 : -errno;
+                drop_unsent(q);
+        }
+        return sd_event_source_set_io_events(c->io, c->n_unsent > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
+}
+
+static int on_io(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
+        MaterialClient *c = userdata;
+        int r = c->n_unsent > 0 ? send_unsent(c) : 0;
+
+        for (unsigned i = 0; r >= 0 && i < ANSWERS_PER_TURN && c->fd >= 0; i++) {
+                r = read_answer(c);
+                if (r == 0)
+                        break;
+        }
+        if (r < 0)
+                client_fail(c);
         return 0;
 }
 
-static bool link_is_open(sd_varlink *link) {
-        int fd = sd_varlink_get_fd(link);
-        char c;
+static int client_connect(MaterialClient *c) {
+        struct sockaddr_un sa = { .sun_family = AF_UNIX };
 
-        /* Nothing is owed to us: what there is to read is the end. */
-        return fd >= 0 && recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
+        if (c->fd >= 0)
+                return 0;
+        if (strlen(c->bridge->paths.material) >= sizeof(sa.sun_path))
+                return -ENAMETOOLONG;
+        strcpy(sa.sun_path, c->bridge->paths.material);
+
+        _cleanup_close_ int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        if (fd < 0)
+                return -errno;
+        /* Our questions are short, but there may be many. Non-blocking from the start: a full backlog is an error. */
+        (void) setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int) { MATERIAL_SNDBUF }, sizeof(int));
+        if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0 || connect(fd, (struct sockaddr *) &sa, sizeof(sa)) < 0)
+                return -errno;
+        int r = sd_event_add_io(c->bridge->event, &c->io, fd, EPOLLIN, on_io, c);
+        if (r < 0)
+                return r;
+        c->fd = TAKE_FD(fd);
+        return 0;
 }
 
-static int call_start(Bridge *b, bool get, material_callback_t callback, void *userdata, MaterialCall **ret) {
-        MaterialCall *c = calloc(1, sizeof(MaterialCall));
-        if (!c)
+static uint64_t client_now(const MaterialClient *c) {
+        uint64_t t = 0;
+
+        (void) sd_event_now(c->bridge->event, CLOCK_MONOTONIC, &t);
+        return t;
+}
+
+/* Whoever asked first is also the first to have waited too long. */
+static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
+        MaterialClient *c = userdata;
+        uint64_t now = client_now(c), last = c->cookie;
+        Material none = {};
+
+        for (MaterialCall *q; (q = c->first) && q->cookie <= last && q->asked_usec + TIMEOUT_USEC <= now;)
+                call_end(q, MATERIAL_UNAVAILABLE, &none);
+        if (c->first && (sd_event_source_set_time(source, c->first->asked_usec + TIMEOUT_USEC) < 0 ||
+                         sd_event_source_set_enabled(source, SD_EVENT_ONESHOT) < 0))
+                client_fail(c);
+        return 0;
+}
+
+/* Fires too early most of the time, and looks again. */
+static int arm_timer(MaterialClient *c) {
+        int enabled = SD_EVENT_OFF;
+
+        if (!c->timer)
+                return sd_event_add_time_relative(c->bridge->event, &c->timer, CLOCK_MONOTONIC, TIMEOUT_USEC,
+                                                  USEC_PER_SEC, on_timer, c);
+        int r = sd_event_source_get_enabled(c->timer, &enabled);
+        if (r < 0 || enabled != SD_EVENT_OFF)
+                return r;
+        r = sd_event_source_set_time_relative(c->timer, TIMEOUT_USEC);
+        return r < 0 ? r : sd_event_source_set_enabled(c->timer, SD_EVENT_ONESHOT);
+}
+
+static int ask(Bridge *b, MaterialVerb verb, const LiveRun *live, const Service *service, const char *token,
+               uint64_t generation, material_callback_t callback, void *userdata, MaterialCall **ret) {
+        MaterialClient *c = b->material;
+        char packet[MATERIAL_QUESTION_MAX];
+
+        int r = client_connect(c);
+        if (r >= 0)
+                r = arm_timer(c);
+        if (r < 0)
+                return r;
+
+        MaterialCall *q = calloc(1, sizeof(MaterialCall));
+        if (!q)
                 return -ENOMEM;
-        *c = (MaterialCall) { .bridge = b, .callback = callback, .userdata = userdata, .get = get };
+        *q = (MaterialCall) {
+                .client = c, .cookie = ++c->cookie, .asked_usec = client_now(c), .callback = callback,
+                .userdata = userdata, .previous = c->last, .chain = c->buckets[c->cookie % BUCKETS],
+        };
+        c->buckets[q->cookie % BUCKETS] = q;
+        if (c->last)
+                c->last->next = q;
+        else
+                c->first = q;
+        c->last = q;
+        c->n++;
 
-        /* One whose other end went away says so here, or with the first answer. */
-        while (b->n_material_idle > 0 && !link_is_open(b->material_idle[b->n_material_idle - 1]))
-                sd_varlink_close_unref(b->material_idle[--b->n_material_idle]);
-        if (b->n_material_idle > 0) {
-                c->link = b->material_idle[--b->n_material_idle];
-                (void) sd_varlink_set_userdata(c->link, c);
-                int k = sd_varlink_bind_reply(c->link, on_reply);
-                if (k < 0) {
-                        material_call_free(c);
-                        return k;
+        ssize_t n = material_question_encode(
+                        &(MaterialQuestion) {
+                                .verb = verb, .cookie = q->cookie, .generation = generation, .run = live->run,
+                                .service = service->name, .token = token,
+                        },
+                        packet, sizeof(packet));
+        if (n < 0)
+                r = (int) n;
+        else if (c->n_unsent > 0)
+                r = -EAGAIN;
+        else
+                r = send(c->fd, packet, (size_t) n, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
+        if (r == -EAGAIN || r == -ENOBUFS) {
+                q->unsent = malloc((size_t) n);
+                r = -ENOMEM;
+                if (q->unsent) {
+                        memcpy(q->unsent, packet, (size_t) n);
+                        q->unsent_size = (size_t) n;
+                        c->n_unsent++;
+                        r = sd_event_source_set_io_events(c->io, EPOLLIN | EPOLLOUT);
                 }
-                *ret = c;
-                return 0;
-        }
-
-        int r = sd_varlink_connect_address(&c->link, b->paths.material);
-        if (r >= 0)
-                r = sd_varlink_set_input_sensitive(c->link);
-        if (r >= 0)
-                r = sd_varlink_set_relative_timeout(c->link, TIMEOUT_USEC);
-        if (r >= 0) {
-                (void) sd_varlink_set_userdata(c->link, c);
-                r = sd_varlink_bind_reply(c->link, on_reply);
-        }
-        if (r >= 0)
-                r = sd_varlink_attach_event(c->link, b->event, SD_EVENT_PRIORITY_NORMAL);
+        } else if (r == -EPIPE || r == -ECONNRESET || r == -ENOTCONN)
+                r = 0; /* the other end went away: the loop finds out at once, and all who wait ask anew */
+        if (n > 0)
+                explicit_bzero(packet, (size_t) n);
         if (r < 0) {
-                material_call_free(c);
+                material_call_free(q);
                 return r;
         }
-        *ret = c;
+        *ret = q;
         return 0;
 }
 
 int material_get(Bridge *b, const LiveRun *live, const Service *service, const char *token,
-                 material_callback_t callback,
-                 void *userdata, MaterialCall **ret) {
-        MaterialCall *c;
-
-        int r = call_start(b, true, callback, userdata, &c);
-        if (r < 0)
-                return r;
-        r = sd_varlink_invokebo(c->link, INTERFACE ".Get", SD_JSON_BUILD_PAIR("run", SD_JSON_BUILD_STRING(live->run)),
-                                SD_JSON_BUILD_PAIR("service", SD_JSON_BUILD_STRING(service->name)),
-                                SD_JSON_BUILD_PAIR("token", SD_JSON_BUILD_STRING(token)));
-        if (r < 0) {
-                material_call_free(c);
-                return r;
-        }
-        *ret = c;
-        return 0;
+                 material_callback_t callback, void *userdata, MaterialCall **ret) {
+        return ask(b, MATERIAL_GET, live, service, token, 0, callback, userdata, ret);
 }
 
 int material_invalidate(Bridge *b, const LiveRun *live, const Service *service, const char *token, uint64_t generation,
                         material_callback_t callback, void *userdata, MaterialCall **ret) {
-        MaterialCall *c;
-
-        int r = call_start(b, false, callback, userdata, &c);
-        if (r < 0)
-                return r;
-        r = sd_varlink_invokebo(c->link, INTERFACE ".Invalidate",
-                                SD_JSON_BUILD_PAIR("run", SD_JSON_BUILD_STRING(live->run)),
-                                SD_JSON_BUILD_PAIR("service", SD_JSON_BUILD_STRING(service->name)),
-                                SD_JSON_BUILD_PAIR("token", SD_JSON_BUILD_STRING(token)),
-                                SD_JSON_BUILD_PAIR("generation", SD_JSON_BUILD_UNSIGNED(generation)));
-        if (r < 0) {
-                material_call_free(c);
-                return r;
-        }
-        *ret = c;
-        return 0;
+        return ask(b, MATERIAL_INVALIDATE, live, service, token, generation, callback, userdata, ret);
 }

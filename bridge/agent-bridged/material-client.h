@@ -2,11 +2,13 @@
 #pragma once
 
 /*
- * Asks the strong room, for one request, what is to be attached. One connection for each question: a question that is
- * given up is just closed. Nothing of the answer is kept here.
+ * Asks the strong room, for one request, what is to be attached: one question each, over one connection for all (see
+ * lib/material/material-wire.h). A question that is given up is forgotten, its answer thrown away. Nothing of an answer is
+ * kept here.
  */
 
 #include "bridge.h"
+#include "material/material-wire.h"
 
 typedef struct MaterialCall MaterialCall;
 
@@ -18,28 +20,17 @@ typedef struct Material {
 
 void material_done(Material *m);
 
-/* Why there is none; each has one status and code that the client sees. */
-typedef enum MaterialError {
-        MATERIAL_OK,
-        MATERIAL_TOKEN_REFUSED,
-        MATERIAL_NOT_IN_SCOPE,
-        MATERIAL_NO_CREDENTIAL,
-        MATERIAL_UNUSABLE,
-        MATERIAL_NO_ACCESS_TOKEN,
-        MATERIAL_UNAVAILABLE, /* the strong room cannot be reached, or is busy */
-} MaterialError;
+int material_client_new(Bridge *b, MaterialClient **ret);
+/* There are no calls any more. */
+MaterialClient *material_client_free(MaterialClient *c);
 
-/* MATERIAL is the callback's to take from; what it leaves is freed. May free the call. */
-typedef void (*material_callback_t)(MaterialError error, Material *material, void *userdata);
+/* MATERIAL is the callback's to take from; what it leaves is freed. Must free the call. */
+typedef void (*material_callback_t)(MaterialStatus status, Material *material, void *userdata);
 
 int material_get(Bridge *b, const LiveRun *live, const Service *service, const char *token,
-                 material_callback_t callback,
-                 void *userdata, MaterialCall **ret);
+                 material_callback_t callback, void *userdata, MaterialCall **ret);
 /* The upstream did not take what was got last; the callback is told when the next material_get() will bring
  * something else. */
 int material_invalidate(Bridge *b, const LiveRun *live, const Service *service, const char *token, uint64_t generation,
                         material_callback_t callback, void *userdata, MaterialCall **ret);
 MaterialCall *material_call_free(MaterialCall *c);
-
-/* Closes the connections that wait for a call. */
-void material_idle_drop(Bridge *b);

@@ -163,7 +163,7 @@ static void call_start(ServiceCall *c) {
                 call_upstream_start(c);
 }
 
-static void on_material(MaterialError error, Material *material, void *userdata) {
+static void on_material(MaterialStatus error, Material *material, void *userdata) {
         ServiceCall *c = userdata;
 
         c->material_call = material_call_free(c->material_call);
@@ -201,6 +201,7 @@ static void on_material(MaterialError error, Material *material, void *userdata)
                                                      "the moment.", "upstream_error");
                 return;
         case MATERIAL_UNAVAILABLE:
+        case _MATERIAL_STATUS_MAX:
                 call_fail(c, 503, "credentials-unavailable", "The credential store does not answer at the moment.",
                           "upstream_error");
                 return;
@@ -235,7 +236,7 @@ void call_get_material(ServiceCall *c) {
         }
 }
 
-static void on_invalidated(MaterialError error, Material *material, void *userdata) {
+static void on_invalidated(MaterialStatus error, Material *material, void *userdata) {
         ServiceCall *c = userdata;
 
         if (error != MATERIAL_OK) {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "basic/fs-util.h"
@@ -10,10 +12,43 @@
 #include "credential-store.h"
 #include "service/service.h"
 
+#define OPEN_MAX 64U
+
+typedef struct OpenCredential {
+        char *user, *service;
+        struct stat file;
+        SealInfo info;
+        Secret *secret; /* NULL: the place is free */
+        bool used;      /* since the last credential_store_forget_unused() */
+} OpenCredential;
+
 struct CredentialStore {
         int dir;
         Secret *key;
+        OpenCredential open[OPEN_MAX];
+        size_t next_open; /* whose place is taken when there is none */
 };
+
+static void open_credential_done(OpenCredential *o) {
+        secret_free(o->secret);
+        free(o->user);
+        free(o->service);
+        *o = (OpenCredential) {};
+}
+
+static OpenCredential *find_open(CredentialStore *s, const char *user, const char *service) {
+        for (size_t i = 0; i < OPEN_MAX; i++)
+                if (s->open[i].secret && streq(s->open[i].service, service) && streq(s->open[i].user, user))
+                        return s->open + i;
+        return NULL;
+}
+
+static void forget_open(CredentialStore *s, const char *user, const char *service) {
+        OpenCredential *o = find_open(s, user, service);
+
+        if (o)
+                open_credential_done(o);
+}
 
 int credential_store_open(const char *dir, Secret *key, CredentialStore **ret) {
         CredentialStore *s;
@@ -43,6 +78,8 @@ CredentialStore *credential_store_free(CredentialStore *s) {
         if (!s)
                 return NULL;
 
+        for (size_t i = 0; i < OPEN_MAX; i++)
+                open_credential_done(s->open + i);
         secret_free(s->key);
         safe_close(s->dir);
         return mfree(s);
@@ -182,6 +219,7 @@ int credential_store_set(CredentialStore *s, const char *user, const char *servi
         if (r < 0)
                 return r;
 
+        forget_open(s, user, service);
         return write_file_atomic(dir, service, sealed, size, 0600, (uid_t) -1, (gid_t) -1, WRITE_FILE_SYNC);
 }
 
@@ -196,6 +234,7 @@ int credential_store_remove(CredentialStore *s, const char *user, const char *se
         if (dir < 0)
                 return dir;
 
+        forget_open(s, user, service);
         if (unlinkat(dir, service, 0) < 0 || fsync(dir) < 0)
                 return -errno;
         return 0;
@@ -228,6 +267,75 @@ int credential_store_load(CredentialStore *s, const char *user, const char *serv
                 return r;
 
         return seal_decrypt(s->key, user, service, data, size, ret_info, ret);
+}
+
+static bool same_file(const struct stat *a, const struct stat *b) {
+        return a->st_ino == b->st_ino && a->st_dev == b->st_dev && a->st_size == b->st_size &&
+               a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec &&
+               a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
+}
+
+static int stat_sealed(CredentialStore *s, const char *user, const char *service, struct stat *ret) {
+        char path[64 + 1 + 256];
+        int r = names_check(user, service);
+
+        if (r < 0)
+                return r;
+        if ((size_t) snprintf(path, sizeof(path), "%s/%s", user, service) >= sizeof(path))
+                return -ENAMETOOLONG;
+        return fstatat(s->dir, path, ret, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
+}
+
+int credential_store_open_one(CredentialStore *s, const char *user, const char *service, SealInfo *ret_info,
+                              const Secret **ret) {
+        OpenCredential *o = find_open(s, user, service);
+        struct stat st;
+        int r;
+
+        /* Whoever replaces or removes the file, the next question sees it. */
+        r = stat_sealed(s, user, service, &st);
+        if (o && (r < 0 || !same_file(&o->file, &st))) {
+                open_credential_done(o);
+                o = NULL;
+        }
+        if (r < 0)
+                return r;
+        if (!o) {
+                OpenCredential new = { .file = st };
+
+                r = credential_store_load(s, user, service, &new.info, &new.secret);
+                if (r < 0)
+                        return r;
+                new.user = strdup(user);
+                new.service = strdup(service);
+                if (!new.user || !new.service) {
+                        open_credential_done(&new);
+                        return -ENOMEM;
+                }
+                for (size_t i = 0; i < OPEN_MAX && !o; i++)
+                        o = s->open[i].secret ? NULL : s->open + i;
+                if (!o) {
+                        o = s->open + s->next_open++ % OPEN_MAX;
+                        open_credential_done(o);
+                }
+                *o = new;
+        }
+        o->used = true;
+        *ret_info = o->info;
+        *ret = o->secret;
+        return 0;
+}
+
+bool credential_store_forget_unused(CredentialStore *s) {
+        bool left = false;
+
+        for (size_t i = 0; i < OPEN_MAX; i++) {
+                if (!s->open[i].used)
+                        open_credential_done(s->open + i);
+                s->open[i].used = false;
+                left = left || s->open[i].secret;
+        }
+        return left;
 }
 
 int credential_store_peek(CredentialStore *s, const char *user, const char *service, SealInfo *ret) {

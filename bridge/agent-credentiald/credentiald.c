@@ -31,7 +31,7 @@ Credentiald *credentiald_free(Credentiald *c) {
         if (!c)
                 return NULL;
 
-        credentiald_varlink_stop(c);
+        credentiald_material_stop(c);
         credentiald_bus_stop(c);
         token_cache_free(c->tokens); /* cancels transfers, so before the glue */
         curl_glue_free(c->curl);
@@ -129,7 +129,7 @@ static int take_socket(int *ret) {
                 return log_error_errno(n, "Failed to look for passed sockets: %m");
 
         for (int i = SD_LISTEN_FDS_START; i < SD_LISTEN_FDS_START + n; i++) {
-                if (fd < 0 && sd_is_socket_unix(i, SOCK_STREAM, 1, NULL, 0) > 0)
+                if (fd < 0 && sd_is_socket_unix(i, SOCK_SEQPACKET, 1, NULL, 0) > 0)
                         fd = i;
                 else {
                         log_warning("Closing a passed file descriptor that is not known.");
@@ -184,7 +184,7 @@ int credentiald_startup(Credentiald *c) {
         r = take_socket(&fd);
         if (r < 0)
                 return r;
-        r = credentiald_varlink_startup(c, fd);
+        r = credentiald_material_startup(c, fd);
         if (r < 0)
                 return r;
 

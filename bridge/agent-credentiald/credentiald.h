@@ -10,7 +10,6 @@
 
 #include <systemd/sd-bus.h>
 #include <systemd/sd-event.h>
-#include <systemd/sd-varlink.h>
 
 #include "bus/polkit.h"
 #include "credential-store.h"
@@ -26,6 +25,7 @@
 
 typedef struct SetOperation SetOperation;
 typedef struct MaterialRequest MaterialRequest;
+typedef struct MaterialLink MaterialLink;
 
 typedef struct Credentiald {
         sd_event *event;
@@ -41,8 +41,11 @@ typedef struct Credentiald {
         TokenFetchContext fetch_context;
         TokenCache *tokens;
 
-        sd_varlink_server *varlink;
+        sd_event_source *listener, *forget;
         uid_t bridge_uid;
+        MaterialLink *links;
+        size_t n_links;
+        Secret *question, *packet; /* buffers of the one that is being read, or written */
         MaterialRequest *requests; /* that wait for an access token */
         size_t n_requests;
 
@@ -62,9 +65,9 @@ DEFINE_CLEANUP(Credentiald *, credentiald_free);
 int credentiald_bus_startup(Credentiald *c);
 void credentiald_bus_stop(Credentiald *c);
 
-/* credentiald-varlink.c; FD is the listening socket, taken over. */
-int credentiald_varlink_startup(Credentiald *c, int fd);
-void credentiald_varlink_stop(Credentiald *c);
+/* credentiald-material.c; FD is the listening socket, of packets; taken over. */
+int credentiald_material_startup(Credentiald *c, int fd);
+void credentiald_material_stop(Credentiald *c);
 
 /*
  * Verifies the token and looks the run up. Where RUN may not speak: -EACCES. Where it may, but not

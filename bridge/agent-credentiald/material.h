@@ -7,11 +7,9 @@
  * and its builder here.
  */
 
+#include "material/material-wire.h"
 #include "seal.h"
 #include "service/service.h"
-
-#define MATERIAL_HEADERS_MAX 4U
-#define MATERIAL_REDACT_MAX 4U
 
 typedef struct Material {
         struct {

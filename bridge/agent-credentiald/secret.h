@@ -2,9 +2,10 @@
 #pragma once
 
 /*
- * Bytes that must not get anywhere: pages of their own that are locked, left out of core dumps and of
- * forks, and wiped when they are freed. The type is opaque, so that no format string can print it; who
- * needs the bytes says so with secret_data(), which is easy to search for.
+ * Bytes that must not get anywhere: in pages in which there is nothing else, which are locked, left out of core dumps and
+ * of forks; wiped when they are freed. Small ones share pages, which stay for the next ones: every request needs some. The
+ * type is opaque, so that no format string can print it; who needs the bytes says so with secret_data(), which is easy to
+ * search for.
  */
 
 #include "basic/macro.h"
@@ -15,6 +16,9 @@ typedef struct Secret Secret;
 
 /* SIZE bytes of zero with a NUL behind them. -ENOMEM also where memory cannot be locked (LimitMEMLOCK=). */
 int secret_new(size_t size, Secret **ret);
+/* For packets that hold some, up to SECRET_LARGE_MAX. */
+#define SECRET_LARGE_MAX ((size_t) 1024 * 1024)
+int secret_new_large(size_t size, Secret **ret);
 int secret_new_from(const void *data, size_t size, Secret **ret);
 Secret *secret_free(Secret *s);
 DEFINE_CLEANUP(Secret *, secret_free);

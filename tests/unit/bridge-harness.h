@@ -10,10 +10,10 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <systemd/sd-id128.h>
-#include <systemd/sd-varlink.h>
 #include <time.h>
 
 #include "auth.h"
@@ -21,6 +21,7 @@
 #include "basic/string-util.h"
 #include "bridge.h"
 #include "exchange.h"
+#include "material/material-wire.h"
 #include "report.h"
 #include "token/run-token.h"
 
@@ -178,50 +179,67 @@ static void agentd_start(void) {
 /* ---- the strong room ---- */
 
 static unsigned n_get, n_invalidate;
-static const char *material_error, *material_value;
+static MaterialStatus material_error;
+static const char *material_value;
 static unsigned generation = 1;
+static sd_event_source *strong_room, *strong_room_links[8];
+static size_t n_strong_room_links;
 
-static int on_material_get(sd_varlink *link, sd_json_variant *parameters, sd_varlink_method_flags_t flags,
-                           void *userdata) {
-        char value[128];
+static int on_question(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
+        char buf[MATERIAL_QUESTION_MAX], packet[4096], value[128];
+        MaterialQuestion q;
 
-        n_get++;
-        assert(json_string(parameters, "run") && json_string(parameters, "service"));
-        assert(streq(json_string(parameters, "token"), token_a));
-        if (material_error)
-                return sd_varlink_error(link, material_error, NULL);
+        ssize_t n = recv(fd, buf, sizeof(buf), MSG_DONTWAIT);
+        if (n <= 0)
+                return sd_event_source_set_enabled(source, SD_EVENT_OFF);
+        assert(material_question_decode(buf, (size_t) n, &q) == 0);
+        assert(*q.run && *q.service && streq(q.token, token_a));
 
-        snprintf(value, sizeof(value), "Bearer %s", generation == 1 ? SECRET : "second-" SECRET);
-        if (material_value)
-                snprintf(value, sizeof(value), "%s", material_value);
-        return sd_varlink_replybo(
-                        link,
-                        SD_JSON_BUILD_PAIR("headers", SD_JSON_BUILD_ARRAY(SD_JSON_BUILD_OBJECT(
-                                SD_JSON_BUILD_PAIR("name", SD_JSON_BUILD_STRING("Authorization")),
-                                SD_JSON_BUILD_PAIR("value", SD_JSON_BUILD_STRING(value))))),
-                        SD_JSON_BUILD_PAIR("expires_usec", SD_JSON_BUILD_UNSIGNED(0)),
-                        SD_JSON_BUILD_PAIR("generation", SD_JSON_BUILD_UNSIGNED(generation)),
-                        SD_JSON_BUILD_PAIR("redact", SD_JSON_BUILD_ARRAY(SD_JSON_BUILD_STRING(SECRET))));
+        MaterialAnswer a = { .cookie = q.cookie, .status = q.verb == MATERIAL_GET ? material_error : MATERIAL_OK };
+        if (q.verb == MATERIAL_INVALIDATE) {
+                n_invalidate++;
+                assert(q.generation == generation);
+                generation++;
+        } else
+                n_get++;
+        if (q.verb == MATERIAL_GET && a.status == MATERIAL_OK) {
+                snprintf(value, sizeof(value), "Bearer %s", generation == 1 ? SECRET : "second-" SECRET);
+                a.headers[0].name = "Authorization";
+                a.headers[0].value = material_value ?: value;
+                a.redact[0] = SECRET;
+                a.n_headers = a.n_redact = 1;
+                a.generation = generation;
+        }
+        n = material_answer_encode(&a, packet, sizeof(packet));
+        assert(n > 0 && send(fd, packet, (size_t) n, MSG_NOSIGNAL) == n);
+        return 0;
 }
 
-static int on_material_invalidate(sd_varlink *link, sd_json_variant *parameters, sd_varlink_method_flags_t flags,
-                                  void *userdata) {
-        n_invalidate++;
-        assert(sd_json_variant_unsigned(sd_json_variant_by_key(parameters, "generation")) == generation);
-        generation++;
-        return sd_varlink_reply(link, NULL);
+static int on_strong_room(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
+        int link = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+        assert(link >= 0 && n_strong_room_links < ELEMENTSOF(strong_room_links));
+        sd_event_source **io = strong_room_links + n_strong_room_links++;
+        assert(sd_event_add_io(bridge->event, io, link, EPOLLIN, on_question, NULL) >= 0);
+        assert(sd_event_source_set_io_fd_own(*io, true) >= 0);
+        return 0;
 }
 
-static sd_varlink_server *strong_room_start(void) {
-        sd_varlink_server *s;
+static void strong_room_start(void) {
+        struct sockaddr_un sa = { .sun_family = AF_UNIX };
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-        assert(sd_varlink_server_new(&s, 0) == 0);
-        assert(sd_varlink_server_bind_method_many(s, "org.agentd1.Material.Get", on_material_get,
-                                                  "org.agentd1.Material.Invalidate",
-                                                  on_material_invalidate) >= 0);
-        assert(sd_varlink_server_listen_address(s, material_path, 0600) >= 0);
-        assert(sd_varlink_server_attach_event(s, bridge->event, 0) >= 0);
-        return s;
+        strcpy(sa.sun_path, material_path);
+        assert(fd >= 0 && bind(fd, (struct sockaddr *) &sa, sizeof(sa)) == 0 && listen(fd, 16) == 0);
+        assert(sd_event_add_io(bridge->event, &strong_room, fd, EPOLLIN, on_strong_room, NULL) >= 0);
+        assert(sd_event_source_set_io_fd_own(strong_room, true) >= 0);
+}
+
+static void strong_room_stop(void) {
+        while (n_strong_room_links > 0)
+                sd_event_source_disable_unref(strong_room_links[--n_strong_room_links]);
+        strong_room = sd_event_source_disable_unref(strong_room);
+        assert(unlink(material_path) == 0);
 }
 
 /* ---- the upstream ---- */
@@ -485,7 +503,6 @@ static void write_key(SigningKey *k) {
 static struct sockaddr_in upstream_address;
 static HttpServer *upstream_server;
 static AddressGuard *guard;
-static sd_varlink_server *strong_room;
 static LiveRun *live_a, *live_b;
 
 static int register_run(const char *id, int http, int local, int proxy) {
@@ -535,7 +552,7 @@ static void harness_start(void) {
         audit_sink = audit_to_log;
 
         agentd_start();
-        strong_room = strong_room_start();
+        strong_room_start();
         assert(http_server_new(bridge->event, &HTTP_SERVER_OPTIONS_DEFAULT, &upstream_server) == 0);
         assert(http_listener_new(upstream_server, listen_tcp(&upstream_address), upstream, NULL, &listener) == 0);
 
@@ -549,7 +566,7 @@ static void harness_start(void) {
 
 static int harness_end(void) {
         http_server_free(upstream_server);
-        sd_varlink_server_unref(strong_room);
+        strong_room_stop();
         sd_event *event = sd_event_ref(bridge->event);
         bridge_free(bridge);
         sd_bus_close_unref(agentd);

@@ -315,17 +315,15 @@ static void test_service(void) {
         assert(n_upstream == 0 && n_get == 0);
 
         static const struct {
-                const char *error;
+                MaterialStatus error;
                 unsigned status;
-        } errors[] = { { "org.agentd1.Material.TokenRefused", 401 }, { "org.agentd1.Material.ServiceNotInScope", 404 },
-                       { "org.agentd1.Material.NoCredential", 403 }, { "org.agentd1.Material.AccessTokenUnavailable",
-                                                                       503 },
-                       { "org.agentd1.Material.Busy", 503 } };
+        } errors[] = { { MATERIAL_TOKEN_REFUSED, 401 }, { MATERIAL_NOT_IN_SCOPE, 404 }, { MATERIAL_NO_CREDENTIAL, 403 },
+                       { MATERIAL_UNUSABLE, 403 }, { MATERIAL_NO_ACCESS_TOKEN, 503 }, { MATERIAL_UNAVAILABLE, 503 } };
         for (size_t i = 0; i < ELEMENTSOF(errors); i++) {
                 material_error = errors[i].error;
                 EXPECT(authorized("GET", "/v1/services/demo/x", "", NULL), errors[i].status);
         }
-        material_error = NULL;
+        material_error = MATERIAL_OK;
         assert(n_upstream == 0);
 
         /* Without authentication nobody is asked for a credential. */

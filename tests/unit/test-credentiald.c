@@ -8,7 +8,9 @@
 
 #undef NDEBUG
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -19,7 +21,9 @@
 #include "basic/json-util.h"
 #include "basic/string-util.h"
 #include "credentiald.h"
+#include "material/material-wire.h"
 
+#define LARGE 20000U
 #define CANARY "s3cr3t-canary-0123456789"
 
 static char directory[] = "/tmp/test-credentiald-XXXXXX";
@@ -79,6 +83,7 @@ static void make_run(Run *r, const char *user) {
         add_service(l, "bearer", "{\"kind\":\"bearer\"}");
         add_service(l, "empty", "{\"kind\":\"bearer\"}");
         add_service(l, "open", "{\"kind\":\"none\"}");
+        add_service(l, "large", "{\"kind\":\"bearer\"}");
         add_service(l, "unfit", "{\"kind\":\"basic\"}");
         add_service(l, "oauth",
                     "{\"kind\":\"oauth2-client-credentials\",\"token_url\":\"https://i/t\",\"client_id\":\"x\"}");
@@ -109,141 +114,202 @@ static void fake_cancel(void *handle) {
 
 /* ---- the caller ---- */
 
-static sd_varlink *vl_link;
+static int link_fd = -EBADF;
+static uint64_t cookie;
+static char buffer[MATERIAL_ANSWER_MAX];
 
-static sd_json_variant *get_full(const char *run, const char *service, const char *token, const char *expected_error) {
-        sd_json_variant *reply = NULL;
-        const char *error = NULL;
+static bool link_open(void) {
+        struct sockaddr_un sa = { .sun_family = AF_UNIX };
 
-        assert(sd_varlink_callbo(vl_link, "org.agentd1.Material.Get", &reply, &error,
-                                 SD_JSON_BUILD_PAIR_STRING("run", run), SD_JSON_BUILD_PAIR_STRING("service", service),
-                                 SD_JSON_BUILD_PAIR_STRING("token", token)) >= 0);
-        if (!streq_ptr(error, expected_error))
-                fprintf(stderr, "%s: got %s, expected %s\n", service, strempty(error), strempty(expected_error));
-        assert(streq_ptr(error, expected_error));
-
-        /* Whatever is refused, no secret is in the words. */
-        if (error && reply) {
-                _cleanup_free_ char *text = NULL;
-
-                assert(sd_json_variant_format(reply, 0, &text) >= 0 && !strstr(text, CANARY) && !strstr(text, "eyJ"));
-        }
-        return reply;
+        link_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        strcpy(sa.sun_path, socket_path);
+        assert(link_fd >= 0);
+        return connect(link_fd, (struct sockaddr *) &sa, sizeof(sa)) == 0;
 }
 
-static void refused(const char *run, const char *service, const char *token, const char *error) {
-        _cleanup_free_ char *name = strprintf("org.agentd1.Material.%s", error);
-        get_full(run, service, token, name);
+static void link_close(void) {
+        link_fd = safe_close(link_fd);
+}
+
+static void ask(MaterialVerb verb, const char *run, const char *service, const char *token, uint64_t generation) {
+        char packet[MATERIAL_QUESTION_MAX];
+        MaterialQuestion q = {
+                .verb = verb, .cookie = ++cookie, .generation = generation, .run = run, .service = service, .token = token,
+        };
+        ssize_t n = material_question_encode(&q, packet, sizeof(packet));
+
+        assert(n > 0 && send(link_fd, packet, (size_t) n, MSG_NOSIGNAL) == n);
+}
+
+/* The strings are good until the next one. */
+static MaterialAnswer hear(void) {
+        ssize_t n = recv(link_fd, buffer, sizeof(buffer), 0);
+        MaterialAnswer a;
+
+        assert(n > 0 && material_answer_decode(buffer, (size_t) n, &a) == 0);
+        /* Whatever is refused, no secret is in the words. */
+        assert(a.status == MATERIAL_OK || (!memmem(buffer, (size_t) n, CANARY, strlen(CANARY)) &&
+                                           !memmem(buffer, (size_t) n, "eyJ", 3)));
+        return a;
+}
+
+static MaterialAnswer get_full(const char *run, const char *service, const char *token, MaterialStatus expected) {
+        ask(MATERIAL_GET, run, service, token, 0);
+        MaterialAnswer a = hear();
+
+        if (a.status != expected)
+                fprintf(stderr, "%s: got %d, expected %d\n", service, (int) a.status, (int) expected);
+        assert(a.status == expected && a.cookie == cookie);
+        return a;
+}
+
+static void refused(const char *run, const char *service, const char *token, MaterialStatus status) {
+        (void) get_full(run, service, token, status);
 }
 
 static void given(const char *service, const char *value) {
-        sd_json_variant *v = get_full(alice_run.id, service, alice_run.token, NULL), *headers, *redact;
+        MaterialAnswer a = get_full(alice_run.id, service, alice_run.token, MATERIAL_OK);
 
-        headers = sd_json_variant_by_key(v, "headers");
-        redact = sd_json_variant_by_key(v, "redact");
-        assert(sd_json_variant_is_array(headers) && sd_json_variant_is_array(redact));
         if (!value) {
-                assert(sd_json_variant_elements(headers) == 0 && sd_json_variant_elements(redact) == 0);
+                assert(a.n_headers == 0 && a.n_redact == 0);
                 return;
         }
-        assert(sd_json_variant_elements(headers) == 1 && sd_json_variant_elements(redact) == 1);
-        assert(streq(json_string(sd_json_variant_by_index(headers, 0), "name"), "authorization"));
-        assert(streq(json_string(sd_json_variant_by_index(headers, 0), "value"), value));
+        assert(a.n_headers == 1 && a.n_redact == 1);
+        assert(streq(a.headers[0].name, "authorization") && streq(a.headers[0].value, value));
+        assert(strstr(value, a.redact[0]));
+}
+
+/* What makes no sense ends the connection, and that one alone. */
+static void senseless(const void *packet, size_t size) {
+        int good = link_fd;
+        char c;
+
+        assert(link_open());
+        assert(send(link_fd, packet, size, MSG_NOSIGNAL) == (ssize_t) size);
+        assert(recv(link_fd, &c, 1, 0) <= 0);
+        link_close();
+        link_fd = good;
+        given("bearer", "Bearer " CANARY);
 }
 
 static void caller(void) {
         _cleanup_free_ char *forged = mint(other_key, &alice_run, "alice", alice_run.jti),
                             *stale = mint(key, &alice_run, "alice", bob_run.jti),
                             *as_bob = mint(key, &alice_run, "bob", alice_run.jti);
-        const char *error = NULL;
-        sd_json_variant *reply = NULL, *v;
+        MaterialAnswer a;
 
-        assert(sd_varlink_connect_address(&vl_link, socket_path) >= 0);
+        assert(link_open());
 
         given("bearer", "Bearer " CANARY);
+        given("bearer", "Bearer " CANARY); /* the one that is open by now */
         given("open", NULL);
         given("oauth", "Bearer access-token-1");
         given("oauth", "Bearer access-token-1");
 
-        refused(alice_run.id, "empty", alice_run.token, "NoCredential");
-        refused(alice_run.id, "unfit", alice_run.token, "CredentialUnusable");
-        refused(alice_run.id, "other", alice_run.token, "ServiceNotInScope");
-        refused(alice_run.id, "../bearer", alice_run.token, "ServiceNotInScope");
+        refused(alice_run.id, "empty", alice_run.token, MATERIAL_NO_CREDENTIAL);
+        refused(alice_run.id, "unfit", alice_run.token, MATERIAL_UNUSABLE);
+        refused(alice_run.id, "other", alice_run.token, MATERIAL_NOT_IN_SCOPE);
+        refused(alice_run.id, "../bearer", alice_run.token, MATERIAL_NOT_IN_SCOPE);
 
         /* Bob's run names the same service, and Bob has no credential: Alice's is not his. */
-        refused(bob_run.id, "bearer", bob_run.token, "NoCredential");
+        refused(bob_run.id, "bearer", bob_run.token, MATERIAL_NO_CREDENTIAL);
 
-        refused(bob_run.id, "bearer", alice_run.token, "TokenRefused");
-        refused(alice_run.id, "bearer", bob_run.token, "TokenRefused");
-        refused(alice_run.id, "bearer", forged, "TokenRefused");
-        refused(alice_run.id, "bearer", stale, "TokenRefused");
-        refused(alice_run.id, "bearer", as_bob, "TokenRefused");
-        refused(alice_run.id, "bearer", "", "TokenRefused");
-        refused(alice_run.id, "bearer", "eyJhbGciOiJub25lIn0.e30.", "TokenRefused");
-        refused(ended_run.id, "bearer", ended_run.token, "TokenRefused");
-        refused("../../etc/passwd", "bearer", alice_run.token, "TokenRefused");
-        refused("", "bearer", alice_run.token, "TokenRefused");
+        refused(bob_run.id, "bearer", alice_run.token, MATERIAL_TOKEN_REFUSED);
+        refused(alice_run.id, "bearer", bob_run.token, MATERIAL_TOKEN_REFUSED);
+        refused(alice_run.id, "bearer", forged, MATERIAL_TOKEN_REFUSED);
+        refused(alice_run.id, "bearer", stale, MATERIAL_TOKEN_REFUSED);
+        refused(alice_run.id, "bearer", as_bob, MATERIAL_TOKEN_REFUSED);
+        refused(alice_run.id, "bearer", "", MATERIAL_TOKEN_REFUSED);
+        refused(alice_run.id, "bearer", "eyJhbGciOiJub25lIn0.e30.", MATERIAL_TOKEN_REFUSED);
+        refused(ended_run.id, "bearer", ended_run.token, MATERIAL_TOKEN_REFUSED);
+        refused("../../etc/passwd", "bearer", alice_run.token, MATERIAL_TOKEN_REFUSED);
+        refused("", "bearer", alice_run.token, MATERIAL_TOKEN_REFUSED);
 
-        /* Wrong parameters. */
-        assert(sd_varlink_callbo(vl_link, "org.agentd1.Material.Get", &reply, &error,
-                                 SD_JSON_BUILD_PAIR_STRING("run", alice_run.id)) >= 0);
-        assert(streq_ptr(error, SD_VARLINK_ERROR_INVALID_PARAMETER));
-        assert(sd_varlink_call(vl_link, "org.agentd1.Material.Dump", NULL, &reply, &error) >= 0);
-        assert(streq_ptr(error, SD_VARLINK_ERROR_METHOD_NOT_FOUND));
+        /* No packets of ours: too short, with bytes left over, an answer, too long. */
+        char packet[MATERIAL_QUESTION_MAX + 1] = {};
+        ssize_t n = material_question_encode(&(MaterialQuestion) { .verb = MATERIAL_GET, .run = alice_run.id,
+                                                                   .service = "bearer", .token = alice_run.token },
+                                             packet, sizeof(packet));
+        assert(n > 0);
+        senseless(packet, (size_t) n - 1);
+        senseless(packet, (size_t) n + 1);
+        senseless(packet, 3);
+        senseless(packet, sizeof(packet));
+        n = material_answer_encode(&(MaterialAnswer) { .status = MATERIAL_NO_CREDENTIAL }, packet, sizeof(packet));
+        senseless(packet, (size_t) n);
 
         /* Invalidate: by number, and it must be of the present one. */
-        v = get_full(alice_run.id, "oauth", alice_run.token, NULL);
-        assert(sd_varlink_callbo(vl_link, "org.agentd1.Material.Invalidate", &reply, &error,
-                                 SD_JSON_BUILD_PAIR_STRING("run", alice_run.id),
-                                 SD_JSON_BUILD_PAIR_STRING("service", "oauth"),
-                                 SD_JSON_BUILD_PAIR_STRING("token", alice_run.token),
-                                 SD_JSON_BUILD_PAIR_UNSIGNED("generation",
-                                                             sd_json_variant_unsigned(
-                                                                     sd_json_variant_by_key(v, "generation")))) >= 0);
-        assert(!error);
+        a = get_full(alice_run.id, "oauth", alice_run.token, MATERIAL_OK);
+        ask(MATERIAL_INVALIDATE, alice_run.id, "oauth", alice_run.token, a.generation);
+        assert(hear().status == MATERIAL_OK);
         given("oauth", "Bearer access-token-1");
-        v = get_full(alice_run.id, "oauth", alice_run.token, NULL);
-        assert(sd_json_variant_unsigned(sd_json_variant_by_key(v, "generation")) == 2);
-        assert(sd_varlink_callbo(vl_link, "org.agentd1.Material.Invalidate", &reply, &error,
-                                 SD_JSON_BUILD_PAIR_STRING("run", alice_run.id),
-                                 SD_JSON_BUILD_PAIR_STRING("service", "oauth"),
-                                 SD_JSON_BUILD_PAIR_STRING("token", bob_run.token)) >= 0);
-        assert(streq_ptr(error, "org.agentd1.Material.TokenRefused"));
+        a = get_full(alice_run.id, "oauth", alice_run.token, MATERIAL_OK);
+        assert(a.generation == 2);
+        ask(MATERIAL_INVALIDATE, alice_run.id, "oauth", bob_run.token, 0);
+        assert(hear().status == MATERIAL_TOKEN_REFUSED);
 
-        sd_varlink_close_unref(vl_link);
+        link_close();
+}
+
+/* A credential that is open does not outlive its file, nor a newer one. */
+static void caller_of_new(void) {
+        assert(link_open());
+        given("bearer", "Bearer " CANARY "-new");
+        link_close();
+}
+
+static void caller_of_none(void) {
+        assert(link_open());
+        refused(alice_run.id, "bearer", alice_run.token, MATERIAL_NO_CREDENTIAL);
+        link_close();
 }
 
 /* Not the bridge: not a word. */
 static void stranger(void) {
-        sd_json_variant *reply = NULL;
-        const char *error = NULL;
-        int r;
+        char packet[MATERIAL_QUESTION_MAX], c;
+        ssize_t n = material_question_encode(&(MaterialQuestion) { .verb = MATERIAL_GET, .run = alice_run.id,
+                                                                   .service = "bearer", .token = alice_run.token },
+                                             packet, sizeof(packet));
 
-        if (sd_varlink_connect_address(&vl_link, socket_path) < 0)
+        if (!link_open())
                 return;
-        r = sd_varlink_callbo(vl_link, "org.agentd1.Material.Get", &reply, &error,
-                              SD_JSON_BUILD_PAIR_STRING("run", alice_run.id),
-                              SD_JSON_BUILD_PAIR_STRING("service", "bearer"),
-                              SD_JSON_BUILD_PAIR_STRING("token", alice_run.token));
-        assert(r < 0 || error);
-        sd_varlink_close_unref(vl_link);
+        (void) send(link_fd, packet, (size_t) n, MSG_NOSIGNAL);
+        assert(recv(link_fd, &c, 1, 0) <= 0);
+        link_close();
 }
 
 /* Waits for a token while its run ends. */
 static void patient(void) {
-        assert(sd_varlink_connect_address(&vl_link, socket_path) >= 0);
-        refused(alice_run.id, "oauth", alice_run.token, "TokenRefused");
-        sd_varlink_close_unref(vl_link);
+        assert(link_open());
+        refused(alice_run.id, "oauth", alice_run.token, MATERIAL_TOKEN_REFUSED);
+        link_close();
 }
 
-/* Goes away while it waits. */
+/* Goes away while it waits for a token; others on the same connection did not wait with it. */
 static void impatient(void) {
-        assert(sd_varlink_connect_address(&vl_link, socket_path) >= 0);
-        assert(sd_varlink_invokebo(vl_link, "org.agentd1.Material.Get", SD_JSON_BUILD_PAIR_STRING("run", alice_run.id),
-                                   SD_JSON_BUILD_PAIR_STRING("service", "oauth"),
-                                   SD_JSON_BUILD_PAIR_STRING("token", alice_run.token)) >= 0);
-        assert(sd_varlink_flush(vl_link) >= 0);
-        sd_varlink_close_unref(vl_link);
+        assert(link_open());
+        ask(MATERIAL_GET, alice_run.id, "oauth", alice_run.token, 0);
+        given("bearer", "Bearer " CANARY "-new");
+        link_close();
+}
+
+/* Asks for more than the socket takes, and listens when it is told to. */
+static int asked[2], listen_now[2];
+
+static void slow_reader(void) {
+        char go;
+
+        assert(link_open());
+        uint64_t first = cookie + 1;
+        for (unsigned i = 0; i < 100; i++)
+                ask(MATERIAL_GET, alice_run.id, i % 2 ? "empty" : "large", alice_run.token, 0);
+        assert(write(asked[1], "", 1) == 1 && read(listen_now[0], &go, 1) == 1);
+        for (unsigned i = 0; i < 100; i++) {
+                MaterialAnswer a = hear();
+                assert(a.cookie == first + i && a.status == (i % 2 ? MATERIAL_NO_CREDENTIAL : MATERIAL_OK));
+                assert(i % 2 || strlen(a.redact[0]) == LARGE);
+        }
+        link_close();
 }
 
 static pid_t spawn(void (*f)(void)) {
@@ -265,6 +331,11 @@ static int on_child_done(sd_event_source *s, const siginfo_t *si, void *userdata
         assert(si->si_code == CLD_EXITED && si->si_status == 0);
         done = true;
         return 0;
+}
+
+static int on_asked(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
+        done = true;
+        return sd_event_source_set_enabled(s, SD_EVENT_OFF);
 }
 
 static void run_until(bool (*condition)(void)) {
@@ -290,7 +361,7 @@ static void run_child(void (*f)(void)) {
 
 static int listen_on(const char *path) {
         struct sockaddr_un sa = { .sun_family = AF_UNIX };
-        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
         strcpy(sa.sun_path, path);
         assert(fd >= 0 && bind(fd, (struct sockaddr *) &sa, sizeof(sa)) == 0 && listen(fd, 16) == 0);
@@ -329,10 +400,13 @@ int main(void) {
         assert(secret_new(SEAL_KEY_SIZE, &sealing) == 0 && credential_store_open(store_dir, sealing, &c->store) == 0);
         assert(token_cache_new(&fetcher, &c->tokens) == 0);
         c->bridge_uid = geteuid();
-        assert(credentiald_varlink_startup(c, listen_on(socket_path)) == 0);
+        assert(credentiald_material_startup(c, listen_on(socket_path)) == 0);
 
         set_credential("alice", "bearer", SEAL_FORM_TEXT, CANARY);
         set_credential("alice", "unfit", SEAL_FORM_TEXT, CANARY);
+        char large[LARGE + 1] = {};
+        memset(large, 'x', LARGE);
+        set_credential("alice", "large", SEAL_FORM_TEXT, large);
         set_credential("alice", "oauth", SEAL_FORM_TEXT, CANARY);
         make_run(&alice_run, "alice");
         make_run(&bob_run, "bob");
@@ -341,6 +415,30 @@ int main(void) {
 
         run_child(caller);
         assert(n_fetches == 2); /* the first, and the one after Invalidate */
+
+        done = false;
+        assert(pipe2(asked, O_CLOEXEC) == 0 && pipe2(listen_now, O_CLOEXEC) == 0);
+        assert(sd_event_add_child(c->event, NULL, spawn(slow_reader), WEXITED, on_child_done, NULL) >= 0);
+        assert(sd_event_add_io(c->event, NULL, asked[0], EPOLLIN, on_asked, NULL) >= 0);
+        run_until(is_done);
+        done = false;
+        while (sd_event_run(c->event, 0) > 0) /* until nothing more can be done */
+                ;
+        assert(write(listen_now[1], "", 1) == 1);
+        run_until(is_done);
+
+        assert(credential_store_remove(c->store, "alice", "bearer") == 0);
+        run_child(caller_of_none);
+        set_credential("alice", "bearer", SEAL_FORM_TEXT, CANARY "-new");
+        run_child(caller_of_new);
+        run_child(caller_of_new);
+        _cleanup_free_ char *sealed = strprintf("%s/alice/bearer", store_dir), *aside = strprintf("%s/aside", store_dir);
+        assert(rename(sealed, aside) == 0); /* by whoever */
+        run_child(caller_of_none);
+        assert(rename(aside, sealed) == 0);
+        run_child(caller_of_new);
+        assert(credential_store_forget_unused(c->store)); /* was used just now */
+        assert(!credential_store_forget_unused(c->store));
 
         c->bridge_uid = geteuid() + 1;
         run_child(stranger);
@@ -364,7 +462,7 @@ int main(void) {
         pending_fetched(200, "{\"access_token\":\"x\"}", strlen("{\"access_token\":\"x\"}"), TOKEN_OK, NULL, pending);
         run_until(is_done);
 
-        credentiald_varlink_stop(c);
+        credentiald_material_stop(c);
         token_cache_free(c->tokens);
         live_cache_free(c->live);
         key_set_free(c->keys);
