@@ -10,6 +10,7 @@
 #include "run.h"
 
 #define APPROVALS_MAX 1000U
+#define APPROVALS_USER_MAX 100U
 /* The bridge repeats a call that got no answer after 30 s. */
 #define FORGET_USEC (90 * USEC_PER_SEC)
 
@@ -18,7 +19,7 @@ typedef struct Approval {
         char id[RUN_ID_LEN + 1]; /* the request's */
         char *run, *service, *method, *path;
         uid_t uid;
-        uint64_t since_usec;
+        uint64_t since_usec, left_usec; /* left: from then on, as the bridge holds the request */
         sd_bus_message *msg; /* the call that waits */
         sd_event_source *timer;
 } Approval;
@@ -52,17 +53,27 @@ static int on_forget(sd_event_source *s, uint64_t usec, void *userdata) {
 }
 
 static int approval_touch(Approval *a) {
+        uint64_t now = now_realtime(), gone = now - MIN(a->since_usec, now),
+                 usec = MIN(FORGET_USEC, a->left_usec - MIN(gone, a->left_usec));
         int r;
 
         if (!a->timer)
-                return sd_event_add_time_relative(a->manager->event, &a->timer, CLOCK_MONOTONIC, FORGET_USEC, 0, on_forget,
-                                                  a);
-        r = sd_event_source_set_time_relative(a->timer, FORGET_USEC);
+                return sd_event_add_time_relative(a->manager->event, &a->timer, CLOCK_MONOTONIC, usec, 0, on_forget, a);
+        r = sd_event_source_set_time_relative(a->timer, usec);
         return r < 0 ? r : sd_event_source_set_enabled(a->timer, SD_EVENT_ONESHOT);
 }
 
+static unsigned approvals_of(Manager *m, uid_t uid) {
+        unsigned n = 0;
+        size_t i = 0;
+
+        for (Approval *a; (a = strmap_next(m->approvals, &i));)
+                n += a->uid == uid;
+        return n;
+}
+
 static int approval_new(Manager *m, const StoreRun *row, const char *id, const char *service, const char *method,
-                        const char *path, Approval **ret) {
+                        const char *path, uint64_t timeout_usec, Approval **ret) {
         _cleanup_(approval_freep) Approval *a = calloc(1, sizeof *a);
         int r;
 
@@ -71,13 +82,14 @@ static int approval_new(Manager *m, const StoreRun *row, const char *id, const c
         a->manager = m;
         a->uid = row->uid;
         a->since_usec = now_realtime();
+        a->left_usec = timeout_usec;
         strcpy(a->id, id);
         if (free_and_strdup(&a->run, row->id) < 0 || free_and_strdup(&a->service, service) < 0 ||
             free_and_strdup(&a->method, method) < 0 || free_and_strdup(&a->path, path) < 0)
                 return -ENOMEM;
         if (!m->approvals && !(m->approvals = strmap_new()))
                 return -ENOMEM;
-        if (strmap_size(m->approvals) >= APPROVALS_MAX)
+        if (strmap_size(m->approvals) >= APPROVALS_MAX || approvals_of(m, row->uid) >= APPROVALS_USER_MAX)
                 return -EDQUOT;
         r = strmap_put(m->approvals, a->id, a);
         if (r < 0)
@@ -115,7 +127,7 @@ int method_request_approval(sd_bus_message *msg, void *userdata, sd_bus_error *e
         if (a && !streq(a->run, run))
                 return report_error(m, e, -ESTALE, run);
         if (!a) {
-                r = approval_new(m, row, id, service, method, path, &a);
+                r = approval_new(m, row, id, service, method, path, timeout, &a);
                 if (r < 0)
                         return report_error(m, e, r, run);
                 fresh = true;
