@@ -167,9 +167,20 @@ int bridge_run_unregister(Bridge *b, const char *id) {
         return 0;
 }
 
+static bool is_of_run(HttpRequest *req, void *userdata) {
+        const Exchange *x = exchange_of(req);
+
+        return x && x->live && streq(x->live->run, userdata);
+}
+
 BridgeRun *bridge_run_free(BridgeRun *run) {
         if (!run)
                 return NULL;
+
+        /* What has come from a sandbox elsewhere is not below our own listeners. */
+        BridgeRun *remote = run->bridge->remote;
+        if (remote && remote != run)
+                http_listener_cut(remote->listeners[RUN_LISTENER_HTTP], is_of_run, run->id);
 
         BridgeCounters *c = &run->bridge->counters;
         for (RunListener i = 0; i < _RUN_LISTENER_MAX; i++) {

@@ -273,6 +273,18 @@ HttpListener *http_listener_free(HttpListener *l) {
         return mfree(l);
 }
 
+void http_listener_cut(HttpListener *l, bool (*match)(HttpRequest *req, void *userdata), void *userdata) {
+        assert(l->server->n_calls == 0);
+
+        for (HttpConnection *c = l->connections, *next; c; c = next) {
+                next = c->next;
+                if (!c->request || !match(c->request, userdata))
+                        continue;
+                c->reset = true;
+                connection_free(c);
+        }
+}
+
 void http_listener_set_proxy(HttpListener *l) {
         l->proxy = true;
 }

@@ -64,6 +64,8 @@ void http_listener_set_proxy(HttpListener *l);
 /* Closes the listener and cuts all its connections; the done callbacks of their requests are called. */
 HttpListener *http_listener_free(HttpListener *l);
 DEFINE_CLEANUP(HttpListener *, http_listener_free);
+/* Cuts the connections whose request matches, as above. */
+void http_listener_cut(HttpListener *l, bool (*match)(HttpRequest *req, void *userdata), void *userdata);
 int http_listener_fd(const HttpListener *l);
 /* 0: of AF_UNIX. */
 uint16_t http_listener_port(const HttpListener *l);

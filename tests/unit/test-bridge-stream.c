@@ -339,6 +339,48 @@ static void test_revoked(void) {
         safe_close(fd);
 }
 
+/* The same for a sandbox elsewhere, whose connections come through a listener that stays. */
+static void test_revoked_elsewhere(void) {
+        struct sockaddr_in own = address_a, remote;
+        _cleanup_free_ char *head = strprintf("POST /v1/logs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+                                              "x-api-key: %s\r\n\r\n6\r\nline1\n\r\n", token_a);
+        char buf[1024];
+
+        assert(bridge_remote_start(bridge, listen_tcp(&remote)) == 0);
+        address_a = remote;
+        n_pieces = 0;
+        int stream = begin("s"), logs = dial(&remote), idle = dial(&remote);
+        assert(send(logs, head, strlen(head), MSG_NOSIGNAL) > 0);
+        pump();
+        assert(n_pieces == 1);
+        start_stream(pieces[0]);
+        assert(http_response_write(pieces[0], "data: 1\n\n", 9) == 0);
+        pump();
+        assert(recv(stream, buf, sizeof(buf), MSG_DONTWAIT) > 0);
+
+        assert(live_run_remove(live_dir, RUN_S) == 0);
+        assert(bridge_run_unregister(bridge, RUN_S) == 0);
+        pump();
+        assert(!pieces[0]);
+        ssize_t n = recv(stream, buf, sizeof(buf), MSG_DONTWAIT);
+        assert(n == 0 || (n < 0 && errno == ECONNRESET));
+        (void) send(logs, "6\r\nline2\n\r\n0\r\n\r\n", 18, MSG_NOSIGNAL);
+        pump();
+        n = recv(logs, buf, sizeof(buf), MSG_DONTWAIT);
+        assert(n == 0 || (n < 0 && errno == ECONNRESET));
+        /* The listener is others' as well. */
+        assert(recv(idle, buf, sizeof(buf), MSG_DONTWAIT) < 0 && errno == EAGAIN);
+        safe_close(stream);
+        safe_close(logs);
+        safe_close(idle);
+        EXPECT(authorized("GET", "/v1/run", "", NULL), 401);
+
+        bridge_run_free(bridge->remote);
+        assert(live_run_write(live_dir, live_s, (gid_t) -1) == 0);
+        assert(register_run(RUN_S, listen_tcp(&own), -EBADF, -EBADF) == 0);
+        address_a = own;
+}
+
 int main(void) {
         struct rlimit files = { 8192, 8192 };
 
@@ -353,6 +395,7 @@ int main(void) {
         test_stuck();
         test_many(200, 100);
         (void) many;
+        test_revoked_elsewhere();
         test_revoked();
         http_server_free(piece_server);
         live_run_unref(live_s);
