@@ -15,8 +15,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 import inside
-from client import DEADLINE, RUNTIME, call_as, run
+from client import DEADLINE, RUNTIME, agentctl, call_as, run
 from test_bridge_state import ASK_SOCKET, records
+
+SEALED = "/etc/credstore.encrypted"
 
 
 def b64(value):
@@ -308,3 +310,37 @@ say([a, u, bridge("GET", "/v1/session")[2].decode()])
     assert seen[0] == seen[2] == 404, "a stranger's run is as good as none"
     for member in ("GetReceipt", "GetResult", "GetRun"):
         assert "error" in call_as(bob, (member, run_a))[0], member
+
+
+# --- keys ---
+
+
+def test_keys_lie_sealed(agentd, probe):
+    """Made on the first start; what signs and what seals are on the disk only as systemd-creds keeps them, and the bridge's
+    side has nothing but what verifies. Rotating leaves no trace of the old one's private half."""
+    probe("say(1)")
+    sealed = sorted(os.listdir(SEALED))
+    assert len(sealed) == 2 and os.stat(SEALED).st_mode & 0o777 == 0o700, sealed
+    signing = next(name for name in sealed if "signing" in name)
+
+    def secret(name):
+        with open(f"{SEALED}/{name}", "rb") as f:
+            data = f.read()
+        assert os.stat(f"{SEALED}/{name}").st_mode & 0o077 == 0
+        assert b"PRIVATE" not in data
+        return run("systemd-creds", "decrypt", f"--name={name}", f"{SEALED}/{name}", "-").stdout
+
+    before = secret(signing)
+    assert "PRIVATE KEY" in before
+    line = before.splitlines()[1]
+    kid = agentctl("key", "rotate").stdout.strip()
+    after = secret(signing)
+    assert after != before and line not in after
+    with open(f"{RUNTIME}/keys/{kid}.pem", encoding="ascii") as f:
+        assert "PUBLIC KEY" in f.read()
+    assert probe("say(bridge('GET', '/v1/run')[0])") == 200
+    # Neither half of a private key is anywhere else, by its own bytes.
+    others = [f"--exclude-dir={name}" for name in ("layers", "edits", "runners", "root", "mnt")]  # what images bring
+    found = run("grep", "-rlaF", *others, "-e", "PRIVATE KEY", "-e", line[:40], RUNTIME, "/var/lib/agentd",
+                "/var/lib/agent-credential", SEALED, "/etc/agentd", "/run/agent-bridged", check=False)
+    assert found.stdout == "", found.stdout
