@@ -163,8 +163,13 @@ static int read_command(sd_bus_message *msg, char ***ret, sd_bus_error *e) {
 /* When all of the call is known to be right: nothing is begun by a call that is refused. */
 static int request(Manager *m, EditCall *c, OperationRequest *ret, sd_bus_error *e) {
         Edit *edit;
-        int r;
+        int r = 0;
 
+        if (c->fresh)
+                r = bus_check_number(m, e, c->uid, (int) edits_count(m, c->user), (int) m->settings->edit_max_per_user,
+                                     "edits (agentctl env freeze, or discard)");
+        if (r < 0)
+                return r;
         r = edit_open(m, c->user, c->name, c->holder, &edit);
         if (r < 0)
                 return bus_store_error(m, e, r);

@@ -259,11 +259,16 @@ void edit_session_begin(Operation *o, int listener_fd) {
 /* --- end --------------------------------------------------------------------------------------------------------- */
 
 void edit_session_end(Operation *o) {
+        _cleanup_free_ char *path = strprintf(SESSION_FILE, o->views[0].id);
         EditSession *s = o->session;
         int r;
 
         if (!s)
                 return;
+        /* First: an agentd after us would take it for one that is still open. */
+        r = path ? unlink_noerrno(AT_FDCWD, path, 0) : -ENOMEM;
+        if (r < 0)
+                log_warning_errno(r, "Edit session %s: its file cannot be removed: %m", o->views[0].id);
         s->slot = sd_bus_slot_unref(s->slot);
         s->retry = sd_event_source_disable_unref(s->retry);
         s->listener_fd = safe_close(s->listener_fd);

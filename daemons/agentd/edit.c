@@ -50,6 +50,15 @@ Edit *edit_find(Manager *m, const char *user, const char *agent) {
         return key ? strmap_get(m->edits, key) : NULL;
 }
 
+unsigned edits_count(Manager *m, const char *user) {
+        unsigned n = 0;
+        Edit *e;
+
+        for (size_t i = 0; (e = strmap_next(m->edits, &i));)
+                n += streq(e->user, user);
+        return n;
+}
+
 static int set_place(Edit *e) {
         e->key = strprintf("%s/%s", e->user, e->agent);
         e->dir = strprintf(EDITS_DIR "/%s", e->id);
@@ -94,6 +103,7 @@ static int save(const Edit *e) {
                            SD_JSON_BUILD_PAIR_STRING("agent", e->agent), SD_JSON_BUILD_PAIR_STRING("holder", e->holder),
                            SD_JSON_BUILD_PAIR_STRING("generation", e->generation),
                            SD_JSON_BUILD_PAIR_STRV("layers", e->layers), SD_JSON_BUILD_PAIR_UNSIGNED("base", e->base),
+                           SD_JSON_BUILD_PAIR_UNSIGNED("size", e->size),
                            SD_JSON_BUILD_PAIR_UNSIGNED("created_usec", e->created_usec));
         if (r >= 0)
                 r = json_format_canonical(v, &text);
@@ -129,7 +139,7 @@ int edit_open(Manager *m, const char *user, const char *agent, const char *holde
         if (!e)
                 return -ENOMEM;
         *e = (Edit) { .manager = m, .user = strdup(user), .agent = strdup(agent), .holder = strdup(holder),
-                      .created_usec = now_realtime() };
+                      .created_usec = now_realtime(), .size = m->settings->edit_size_max };
         if (!e->user || !e->agent || !e->holder)
                 return -ENOMEM;
         r = run_id_new(e->id);
@@ -236,6 +246,7 @@ static int load_one(Manager *m, const char *id) {
                 { "generation", SD_JSON_VARIANT_STRING, json_field_string, offsetof(Edit, generation), true },
                 { "holder", SD_JSON_VARIANT_STRING, json_field_string, offsetof(Edit, holder), true },
                 { "layers", SD_JSON_VARIANT_ARRAY, json_field_strv, offsetof(Edit, layers), true },
+                { "size", SD_JSON_VARIANT_UNSIGNED, json_field_uint64, offsetof(Edit, size), false },
                 { "user", SD_JSON_VARIANT_STRING, json_field_string, offsetof(Edit, user), true },
                 { "v", SD_JSON_VARIANT_UNSIGNED, field_ignored, 0, true },
                 {}

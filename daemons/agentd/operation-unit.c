@@ -33,8 +33,8 @@ static int build_argv(const Operation *o, char ***ret) {
         TRY(strv_extend(&argv, o->staging));
         if (o->kind == OPERATION_FREEZE && o->edit) {
                 _cleanup_free_ char *view = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/root", o->views[0].id),
-                                    *raw = strprintf("%s/upper", o->edit->dir),
-                                    *base = strprintf("%u", (unsigned) o->edit->base);
+                                    *place = operation_edit_place(o),
+                                    *raw = place ? strprintf("%s/upper", place) : NULL, *base = strprintf("%u", (unsigned) o->edit->base);
 
                 if (!view || !raw || !base)
                         return -ENOMEM;
@@ -132,14 +132,15 @@ int operation_unit_properties(sd_bus_message *m, void *userdata) {
                                     UINT64_C(1) << CAP_SETGID | UINT64_C(1) << CAP_KILL |
                                     UINT64_C(1) << CAP_SYS_PTRACE;
         _cleanup_strv_free_ char **argv = NULL;
-        _cleanup_free_ char *description = NULL, *upper = NULL, *raw = NULL;
+        _cleanup_free_ char *description = NULL, *upper = NULL, *raw = NULL, *place = NULL;
 
         TRY(build_argv(o, &argv));
         if (o->kind == OPERATION_FREEZE) {
                 upper = o->edit ? strprintf(AGENTD_RUNTIME_DIR "/runs/%s/root", o->views[0].id) :
                                   strprintf(AGENTD_RUNTIME_DIR "/runs/%s/rw/upper", o->run);
-                raw = o->edit ? strprintf("%s/upper", o->edit->dir) : strdup(o->staging);
-                if (!upper || !raw)
+                place = o->edit ? operation_edit_place(o) : NULL;
+                raw = place ? strprintf("%s/upper", place) : strdup(o->staging);
+                if (!upper || !raw || (o->edit && !place))
                         return -ENOMEM;
         }
         description = strprintf("agentd: %s of %s/%s", operation_kind_to_string(o->kind), o->user, o->subject);

@@ -57,10 +57,10 @@ static void on_view_gone(int error, const char *message, void *userdata) {
 
 static void drop_views(Operation *o) {
         for (size_t i = 0; i < OPERATION_VIEWS_MAX; i++) {
-                if (o->views[i].made && worker_cleanup(o->manager->worker, o->views[i].id, false, on_view_gone, NULL,
+                if ((o->views[i].made || o->views[i].disk) && worker_cleanup(o->manager->worker, o->views[i].id, false, on_view_gone, NULL,
                                                        NULL) < 0)
                         log_oom();
-                o->views[i].made = false;
+                o->views[i].made = o->views[i].disk = false;
         }
 }
 
@@ -398,11 +398,17 @@ static void on_session_synced(int error, void *userdata) {
         }
 }
 
+char *operation_edit_place(const Operation *o) {
+        return o->edit->size == 0 ? strdup(o->edit->dir) :
+                                    strprintf(AGENTD_RUNTIME_DIR "/runs/%s/disk", o->views[0].id);
+}
+
 /* Its end is told when a power cut can take nothing of it away any more. */
 static void judge_session(Operation *o) {
-        int fd = open(o->edit->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), r;
+        _cleanup_free_ char *place = operation_edit_place(o);
+        int fd = place ? open(place, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -ENOMEM, r;
 
-        r = fd < 0 ? -errno : async_sync_start(o->manager->event, fd, true, on_session_synced, o, &o->sync);
+        r = !place ? -ENOMEM : fd < 0 ? -errno : async_sync_start(o->manager->event, fd, true, on_session_synced, o, &o->sync);
         if (r < 0)
                 on_session_synced(r, o);
 }
@@ -650,7 +656,9 @@ static void on_view(int error, const char *message, void *userdata) {
         int r = error;
 
         o->worker_slot = worker_slot_unref(o->worker_slot);
-        if (operation_no_space(o, r))
+        if (r == -ENOSPC && o->session) /* what is in its way are the sessions' own bounds, which MESSAGE tells */
+                (void) free_and_strdup(&o->error_name, "NoSpace");
+        else if (operation_no_space(o, r))
                 return;
         if (r < 0)
                 text = strprintf("The environment cannot be opened: %s.", message);
@@ -685,9 +693,15 @@ static int make_next_view(Operation *o) {
 
                 if ((!v->layers && !v->edit) || v->made)
                         continue;
+                if (v->edit && v->edit->size > 0 && !v->disk) {
+                        v->disk = true; /* and then here again */
+                        return worker_edit_disk(o->manager->worker, v->id, v->edit->dir, v->edit->size, o->session != NULL,
+                                                on_view, o, &o->worker_slot);
+                }
                 v->made = true;
                 if (v->edit)
-                        return worker_edit(o->manager->worker, v->id, v->layers, v->edit->dir, v->edit->base, on_edit_view, o,
+                        return worker_edit(o->manager->worker, v->id, v->layers, v->edit->dir, v->edit->size, v->edit->base,
+                                           on_edit_view, o,
                                            &o->worker_slot);
                 return worker_view(o->manager->worker, v->id, v->layers, on_view, o, &o->worker_slot);
         }
@@ -852,6 +866,7 @@ int operation_resume_edit(Manager *m, const char *view, const char *id, Edit *ed
         snprintf(o->id, sizeof o->id, "%s", id);
         memcpy(o->views[0].id, view, RUN_ID_LEN + 1);
         o->views[0].made = true;
+        o->views[0].disk = edit->size > 0;
         o->path = strprintf(BUS_PATH "/operation/%s", o->id);
         unit = unit_name_of(o);
         if (!o->path || !unit)

@@ -47,6 +47,7 @@ typedef struct OperationView {
         char id[RUN_ID_LEN + 1];
         char **layers;
         const Edit *edit; /* the root of a session in it; without layers: its changes alone, for a freeze */
+        bool disk;        /* its own is mounted */
         bool made;
 } OperationView;
 
@@ -145,6 +146,8 @@ int operation_start_and_reply(Manager *m, sd_bus_message *msg, const OperationRe
 /* A session that an earlier agentd began: the same object again. */
 int operation_resume_edit(Manager *m, const char *view, const char *id, Edit *edit, const char *holder, uid_t uid,
                           uint64_t begun_usec, bool shell);
+/* Where upper/ of the edit is that it works on. */
+char *operation_edit_place(const Operation *o);
 /* All that it needs is there: starts its unit. */
 int operation_begin_unit(Operation *o);
 

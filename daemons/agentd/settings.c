@@ -3,6 +3,7 @@
 #include "basic/string-util.h"
 
 #include "edit-hosts.h"
+#include "sandbox/edit-disk.h"
 #include "settings.h"
 
 /* Where Debian's, Python's and Node's packages come from. */
@@ -132,6 +133,20 @@ static int config_parse_absolute_path(const char *value, void *field) {
         return value[0] == '/' && !string_has_cc(value) ? config_parse_string(value, field) : -EINVAL;
 }
 
+/* A file system has to fit into it; "infinity" is no bound at all. */
+static int config_parse_edit_size(const char *value, void *field) {
+        uint64_t v = 0;
+        int r;
+
+        r = streq(value, "infinity") ? 0 : parse_size(value, &v);
+        if (r < 0)
+                return r;
+        if (!streq(value, "infinity") && (v < EDIT_DISK_SIZE_MIN || v > INT64_MAX))
+                return -ERANGE;
+        *(uint64_t *) field = v;
+        return 0;
+}
+
 /* As config_parse_strv(): added to what is there, an empty value drops it. */
 static int config_parse_hosts(const char *value, void *field) {
         _cleanup_strv_free_ char **words = NULL, **hosts = NULL;
@@ -204,6 +219,8 @@ static const ConfigItem settings_table[] = {
         { "Images", "MaxOperationsPerUser", config_parse_positive, FIELD(max_operations_per_user) },
         { "Images", "Mirror", config_parse_string, FIELD(image_mirror) },
 
+        { "Edit", "SizeMax", config_parse_edit_size, FIELD(edit_size_max) },
+        { "Edit", "MaxPerUser", config_parse_positive, FIELD(edit_max_per_user) },
         { "Edit", "AllowHosts", config_parse_hosts, FIELD(edit_hosts) },
         { "Edit", "AllowOtherHosts", config_parse_bool, FIELD(edit_other_hosts) },
         {},
@@ -262,6 +279,8 @@ int settings_new(Settings **ret) {
                 .image_timeout_usec = USEC_PER_HOUR,
                 .max_operations = 4,
                 .max_operations_per_user = 2,
+                .edit_size_max = 4 * GIB,
+                .edit_max_per_user = 16,
                 .edit_other_hosts = true,
         };
         s->runner_directory = strdup(RUNNERDIR);

@@ -54,6 +54,8 @@ typedef struct Settings {
         char *image_mirror;         /* of BuildImage; NULL: mmdebstrap's own default */
 
         /* [Edit] */
+        uint64_t edit_size_max;     /* of an edit's changes; 0: none */
+        uint64_t edit_max_per_user; /* edits that are neither frozen nor discarded */
         char **edit_hosts;          /* where each session may go; as resolved (edit-hosts.h) */
         bool edit_other_hosts;      /* whether its user may name more */
 } Settings;

@@ -25,15 +25,18 @@ def edit_act(f):
 
 @edit_act
 def open_a_device_that_it_made():
-    path = tempfile.mkdtemp() + "/zero"
+    path = "/dev/zero-of-mine"
     os.mknod(path, 0o20600, os.makedev(1, 5))
-    with open(path, "rb") as f:
-        return f.read(1)
+    try:
+        with open(path, "rb") as f:
+            return f.read(1)
+    finally:
+        os.unlink(path)
 
 
 @edit_act
 def make_a_whiteout():
-    path = tempfile.mkdtemp(dir="/root") + "/gone"
+    path = tempfile.mkdtemp(dir=C["whiteouts"]) + "/gone"
     os.mknod(path, 0o20600, os.makedev(0, 0))
     return stat.S_ISCHR(os.lstat(path).st_mode)
 
@@ -149,7 +152,10 @@ def write_settings_through_a_proc_of_its_own():
 
 @edit_act
 def make_proc_sys_writable():
-    libc("mount", None, b"/proc/sys", None, 4096 | 32, None)  # MS_BIND | MS_REMOUNT
+    if not os.path.ismount("/proc/sys"):
+        libc("mount", b"/proc/sys", b"/proc/sys", None, 4096, None)
+        libc("mount", None, b"/proc/sys", None, 4096 | 32 | 1, None)  # MS_BIND | MS_REMOUNT | MS_RDONLY
+    libc("mount", None, b"/proc/sys", None, 4096 | 32, None)
     return write_setting("/proc/sys/vm/swappiness")
 
 

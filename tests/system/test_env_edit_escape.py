@@ -65,13 +65,14 @@ def outcome(world, agentd, image, unique, tmp_path_factory):  # noqa: F811
                    cgroup=show("systemd-journald.service", "ControlGroup"))
     name = unique()
     agentd.call("CreateAgent", json.dumps({"name": name, "image": image, "kind": "exec", "command": ["/bin/true"]}))
-    done = agentctl("env", "edit", name, "--", *inside.COMMAND, stdin=program(context, ALL), check=False)
+    text = program(dict(context, whiteouts="/root"), ALL)
+    done = agentctl("env", "edit", name, "--", *inside.COMMAND, stdin=text, check=False)
     agentctl("env", "discard", name)
     agentd.call("RemoveAgent", name)
     assert done.returncode == 0, done.stderr
     there = json.loads(done.stdout)
-    argv = ["systemd-run", "--quiet", "--wait", "--collect", "--pipe", *inside.COMMAND]
-    return there, json.loads(run(*argv, stdin=program(context, ALL)).stdout)
+    argv = ["systemd-run", "--quiet", "--wait", "--collect", "--pipe", "--property=PrivateMounts=yes", *inside.COMMAND]
+    return there, json.loads(run(*argv, stdin=program(dict(context, whiteouts="/dev/shm"), ALL)).stdout)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -22,6 +22,7 @@ from tiny import write_tiny_image, write_tiny_runner
 
 NO_SPACE = "org.agentd1.Error.NoSpace"
 FILLER = pathlib.Path(STATE, "filler")
+CONF = pathlib.Path("/etc/agentd/agentd.conf.d/91-full-disk.conf")
 MiB = 1 << 20
 
 
@@ -51,6 +52,9 @@ class SmallDisk:
         run("mkfs.ext4", "-q", "-F", "-m", "0", "-N", "2048", self.image)
         self.device = loop_device(self.image)
         systemctl("stop", "agentd.service")
+        # Else a session would set aside more than there is (test_env_edit_size.py).
+        CONF.parent.mkdir(parents=True, exist_ok=True)
+        CONF.write_text("[Edit]\nSizeMax=infinity\n")
         run("mount", self.device, STATE)
         systemctl("start", "agentd.service")
         assert self.agentd.import_image("tiny", self.aside / "image.tar")[0] == "done"
@@ -62,6 +66,7 @@ class SmallDisk:
                 run("umount", "--lazy", line.split()[4])
         run("umount", "--lazy", STATE)
         run("losetup", "--detach", self.device, check=False)
+        CONF.unlink()
         systemctl("start", "agentd.service")
         self.image.unlink()
 

@@ -4,19 +4,16 @@
  * loop device where it answers ENOTBLK (a store on tmpfs or overlayfs, or a kernel without that ability).
  */
 #include <dirent.h>
-#include <linux/loop.h>
 #include <linux/magic.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
-#include <sys/sysmacros.h>
 
 #include "basic/name-util.h"
 #include "basic/string-util.h"
 #include "sandbox/layer-mount.h"
+#include "sandbox/loop-device.h"
 #include "sandbox/mount-util.h"
 
-#define LOOP_TRIES 32
 #define LAYER_ATTRIBUTES (MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
 
 /* A detached mount of SOURCE, a regular file or block device. */
@@ -38,66 +35,18 @@ static int mount_erofs(const char *source, bool direct) {
         return mount_fs_create(fs, LAYER_ATTRIBUTES);
 }
 
-static int open_loop_device(const char *runtime_dir, int number) {
-        _cleanup_free_ char *path = NULL;
-        char dev[32];
-        int fd;
+static int mount_by_loop(const char *path) {
+        _cleanup_close_ int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW), loop = -EBADF;
+        char source[64];
+        int r;
 
-        snprintf(dev, sizeof dev, "/dev/loop%d", number);
-        fd = open(dev, O_RDWR | O_CLOEXEC);
-        if (fd >= 0 || errno != ENOENT)
-                return fd < 0 ? -errno : fd;
-        /* A container has its own /dev, without nodes for devices that were made later. */
-        path = strprintf("%s/loop%d", runtime_dir, number);
-        if (!path)
-                return -ENOMEM;
-        if (mknod(path, S_IFBLK | 0600, makedev(7, (unsigned) number)) < 0 && errno != EEXIST)
-                return -errno;
-        fd = open(path, O_RDWR | O_CLOEXEC);
-        if (fd < 0)
-                fd = -errno;
-        (void) unlink(path);
-        return fd;
-}
-
-static int mount_by_loop(const char *runtime_dir, const char *path) {
-        _cleanup_close_ int control = -EBADF, file = -EBADF;
-
-        file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
         if (file < 0)
                 return -errno;
-        control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
-        if (control < 0)
-                return -errno;
-        for (unsigned i = 0; i < LOOP_TRIES; i++) {
-                struct loop_config lc = {
-                        .fd = (uint32_t) file,
-                        .info.lo_flags = LO_FLAGS_READ_ONLY | LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO,
-                };
-                _cleanup_close_ int loop = -EBADF;
-                char source[64];
-                int n;
-
-                n = ioctl(control, LOOP_CTL_GET_FREE);
-                if (n < 0)
-                        return -errno;
-                loop = open_loop_device(runtime_dir, n);
-                if (loop < 0)
-                        return loop;
-                snprintf((char *) lc.info.lo_file_name, LO_NAME_SIZE, "%s", path);
-                if (ioctl(loop, LOOP_CONFIGURE, &lc) < 0) {
-                        if (errno == EBUSY)
-                                continue; /* somebody else was quicker */
-                        if (errno != EINVAL)
-                                return -errno;
-                        lc.info.lo_flags &= ~(uint32_t) LO_FLAGS_DIRECT_IO;
-                        if (ioctl(loop, LOOP_CONFIGURE, &lc) < 0)
-                                return -errno;
-                }
-                snprintf(source, sizeof source, "/proc/self/fd/%d", loop);
-                return mount_erofs(source, false);
-        }
-        return -EBUSY;
+        r = loop_device_attach(path, file, true, &loop);
+        if (r < 0)
+                return r;
+        snprintf(source, sizeof source, "/proc/self/fd/%d", loop);
+        return mount_erofs(source, false);
 }
 
 static bool is_mounted_layer(const char *path) {
@@ -128,7 +77,7 @@ int layer_mount_ensure(const char *runtime_dir, LayerStore *store, const char *d
                 return step_fail(message, r, "Cannot open the layer %s", digest);
         mount_fd = mount_erofs(file, true);
         if (mount_fd == -ENOTBLK)
-                mount_fd = mount_by_loop(runtime_dir, file);
+                mount_fd = mount_by_loop(file);
         if (mount_fd < 0)
                 return step_fail(message, mount_fd, "Cannot mount the layer %s", digest);
         if (mkdir(point, 0700) < 0 && errno != EEXIST)

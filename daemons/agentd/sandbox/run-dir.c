@@ -9,6 +9,7 @@
 
 #include "basic/fs-util.h"
 #include "basic/string-util.h"
+#include "sandbox/edit-disk.h"
 #include "sandbox/layer-mount.h"
 #include "sandbox/mount-util.h"
 #include "sandbox/netns.h"
@@ -171,8 +172,8 @@ int run_dir_prepare(const char *runtime_dir, LayerStore *store, const SandboxSpe
         return 0;
 }
 
-/* runs/<run>/ with an empty root/, and the layers (may be NULL) mounted. */
-static int make_place(const char *runtime_dir, LayerStore *store, const char *run, const char *const *layers,
+/* runs/<run>/ with an empty root/, and the layers (may be NULL) mounted. THERE: run_dir_edit_disk() has made it already. */
+static int make_place(const char *runtime_dir, LayerStore *store, const char *run, bool there, const char *const *layers,
                       char **ret_root, char ***ret_points, char message[STEP_MESSAGE_MAX]) {
         _cleanup_free_ char *dir = run_path(runtime_dir, run, NULL), *root = run_path(runtime_dir, run, "root");
         _cleanup_strv_free_ char **points = NULL;
@@ -181,7 +182,7 @@ static int make_place(const char *runtime_dir, LayerStore *store, const char *ru
 
         if (!dir || !root)
                 return -ENOMEM;
-        if (mkdir(dir, 0700) < 0)
+        if (!there && mkdir(dir, 0700) < 0)
                 return step_fail(message, -errno, "Cannot make %s", dir);
         fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
         if (fd < 0 || mkdirat(fd, "root", 0755) < 0)
@@ -213,23 +214,44 @@ int run_dir_view(const char *runtime_dir, LayerStore *store, const char *run, co
         _cleanup_free_ char *root = NULL;
         int r;
 
-        r = make_place(runtime_dir, store, run, layers, &root, &points, message);
+        r = make_place(runtime_dir, store, run, false, layers, &root, &points, message);
         if (r >= 0)
                 r = root_compose_view(points, root, message);
         return done_or_cleaned(runtime_dir, run, r);
 }
 
+int run_dir_edit_disk(const char *runtime_dir, const char *run, const char *dir, uint64_t size, bool reserve,
+                      char message[STEP_MESSAGE_MAX]) {
+        _cleanup_free_ char *place = run_path(runtime_dir, run, NULL), *point = run_path(runtime_dir, run, "disk");
+        int r;
+
+        if (!place || !point)
+                return -ENOMEM;
+        if (mkdir(place, 0700) < 0)
+                return step_fail(message, -errno, "Cannot make %s", place);
+        r = mkdir(point, 0700) < 0 ? step_fail(message, -errno, "Cannot make %s", point) :
+                                     edit_disk_mount(dir, size, reserve, point, message);
+        return done_or_cleaned(runtime_dir, run, r);
+}
+
+bool run_dir_has_disk(const char *runtime_dir, const char *run) {
+        _cleanup_free_ char *point = run_id_is_valid(run) ? run_path(runtime_dir, run, "disk") : NULL;
+
+        return point && mount_point_is(point) > 0;
+}
+
 int run_dir_edit(const char *runtime_dir, LayerStore *store, const char *run, const char *const *layers, const char *dir,
-                 uid_t base, int *ret_listener, char message[STEP_MESSAGE_MAX]) {
-        _cleanup_free_ char *root = NULL, *netns = run_path(runtime_dir, run, "netns");
+                 bool disk, uid_t base, int *ret_listener, char message[STEP_MESSAGE_MAX]) {
+        _cleanup_free_ char *root = NULL, *netns = run_path(runtime_dir, run, "netns"),
+                *point = run_path(runtime_dir, run, "disk");
         _cleanup_strv_free_ char **points = NULL;
         int r;
 
-        if (!netns)
+        if (!netns || !point)
                 return -ENOMEM;
-        r = make_place(runtime_dir, store, run, layers, &root, &points, message);
+        r = make_place(runtime_dir, store, run, disk, layers, &root, &points, message);
         if (r >= 0)
-                r = root_compose_edit(points, dir, base, root, message);
+                r = root_compose_edit(points, disk ? point : dir, base, root, message);
         if (r >= 0) {
                 r = netns_make(netns, SANDBOX_PROXY_PORT, ret_listener);
                 if (r < 0)
@@ -238,14 +260,16 @@ int run_dir_edit(const char *runtime_dir, LayerStore *store, const char *run, co
         return done_or_cleaned(runtime_dir, run, r);
 }
 
-int run_dir_map_edit(const char *runtime_dir, const char *run, const char *dir, uid_t base,
+int run_dir_map_edit(const char *runtime_dir, const char *run, const char *dir, bool disk, uid_t base,
                      char message[STEP_MESSAGE_MAX]) {
-        _cleanup_free_ char *root = NULL;
+        _cleanup_free_ char *root = NULL, *point = run_path(runtime_dir, run, "disk");
         int r;
 
-        r = make_place(runtime_dir, NULL, run, NULL, &root, NULL, message);
+        if (!point)
+                return -ENOMEM;
+        r = make_place(runtime_dir, NULL, run, disk, NULL, &root, NULL, message);
         if (r >= 0)
-                r = root_map_edit(dir, base, root, message);
+                r = root_map_edit(disk ? point : dir, base, root, message);
         return done_or_cleaned(runtime_dir, run, r);
 }
 
@@ -286,13 +310,13 @@ int run_dir_cleanup(const char *runtime_dir, const char *run, bool keep_upper, i
                     char message[STEP_MESSAGE_MAX]) {
         _cleanup_free_ char *root = run_path(runtime_dir, run, "root"), *rw = run_path(runtime_dir, run, "rw"),
                 *netns = run_path(runtime_dir, run, "netns"), *pts = run_path(runtime_dir, run, "pts"),
-                *runs = strprintf("%s/runs", runtime_dir);
+                *disk = run_path(runtime_dir, run, "disk"), *runs = strprintf("%s/runs", runtime_dir);
         _cleanup_close_ int runs_fd = -EBADF, upper = -EBADF;
         int r;
 
         if (ret_upper_fd)
                 *ret_upper_fd = -EBADF;
-        if (!root || !rw || !netns || !pts || !runs)
+        if (!root || !rw || !netns || !pts || !disk || !runs)
                 return -ENOMEM;
         clear_machine(run);
         r = mount_point_clear(root);
@@ -300,6 +324,8 @@ int run_dir_cleanup(const char *runtime_dir, const char *run, bool keep_upper, i
                 r = mount_point_clear(netns);
         if (r >= 0)
                 r = mount_point_clear(pts);
+        if (r >= 0)
+                r = edit_disk_unmount(disk);
         if (r < 0)
                 return step_fail(message, r, "Cannot unmount the root or the namespace of run %s", run);
         if (!keep_upper) {

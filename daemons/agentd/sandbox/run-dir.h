@@ -21,9 +21,14 @@ int run_dir_prepare(const char *runtime_dir, LayerStore *store, const SandboxSpe
 /* runs/<run>/root for an edit session in DIR (root.h), and its network namespace with the listener of the forward proxy; the
  * same for its upper alone. */
 int run_dir_edit(const char *runtime_dir, LayerStore *store, const char *run, const char *const *layers, const char *dir,
-                 uid_t base, int *ret_listener, char message[STEP_MESSAGE_MAX]);
-int run_dir_map_edit(const char *runtime_dir, const char *run, const char *dir, uid_t base,
+                 bool disk, uid_t base, int *ret_listener, char message[STEP_MESSAGE_MAX]);
+int run_dir_map_edit(const char *runtime_dir, const char *run, const char *dir, bool disk, uid_t base,
                      char message[STEP_MESSAGE_MAX]);
+/* Whether there is one, whose cleanup takes a while. */
+bool run_dir_has_disk(const char *runtime_dir, const char *run);
+/* Before either of them, where DIR has a disk of its own (edit-disk.h): that, at runs/<run>/disk. DISK is true then. */
+int run_dir_edit_disk(const char *runtime_dir, const char *run, const char *dir, uint64_t size, bool reserve,
+                      char message[STEP_MESSAGE_MAX]);
 /* Only runs/<run>/root, read-only: what LAYERS are together. Taken away by run_dir_cleanup() as well. */
 int run_dir_view(const char *runtime_dir, LayerStore *store, const char *run, const char *const *layers,
                  char message[STEP_MESSAGE_MAX]);

@@ -15,7 +15,7 @@
 #define WORKER_RUNS_MAX 4096U
 #define WORKER_BUFFER_SIZE (512 * 1024)
 
-#define WORKER_VERSION UINT32_C(0x61670003)
+#define WORKER_VERSION UINT32_C(0x61670004)
 
 typedef enum WorkerVerb {
         WORKER_PREPARE = 1,
@@ -28,6 +28,7 @@ typedef enum WorkerVerb {
         WORKER_NODE,
         WORKER_EDIT,
         WORKER_MAP_EDIT,
+        WORKER_EDIT_DISK,
 } WorkerVerb;
 
 typedef struct WorkerRequest {
@@ -41,7 +42,8 @@ typedef struct WorkerRequest {
         uint8_t keep_upper;           /* cleanup */
         uint32_t uid;                 /* prepare, and so on to n_layers */
         uint32_t cpus;
-        uint64_t disk_max;
+        uint64_t disk_max;            /* edits: the size of their disk; 0: they have none */
+        uint8_t reserve;              /* edit disk */
         uint64_t inodes_max;
         uint64_t memory_max;
         uint32_t n_layers;

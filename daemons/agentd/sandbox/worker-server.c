@@ -11,6 +11,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -20,6 +21,7 @@
 #include "basic/fs-util.h"
 #include "basic/string-util.h"
 #include "image/layer-store.h"
+#include "sandbox/edit-disk.h"
 #include "sandbox/node-identity.h"
 #include "sandbox/root.h"
 #include "sandbox/run-dir.h"
@@ -34,7 +36,7 @@ typedef struct Job {
         pid_t pid;
         uint64_t id;
         uint32_t verb;
-        int result_fd; /* node: a memfd with the digest, or with what went wrong */
+        int result_fd; /* node, edit disk: a memfd with the digest, or with what went wrong */
 } Job;
 
 typedef struct Server {
@@ -130,20 +132,27 @@ static int do_view(Server *s, const WorkerRequest *q) {
         return answer(s, q->id, r, message, -EBADF);
 }
 
+static bool edit_is_valid(const Server *s, const WorkerRequest *q) {
+        const char *p = startswith(q->path, s->state_dir);
+
+        p = p ? startswith(p, "/edits/") : NULL;
+        return run_id_is_valid(q->run) && p && run_id_is_valid(p);
+}
+
 static int do_edit(Server *s, const WorkerRequest *q) {
-        const char *layers[SANDBOX_LAYERS_MAX + 1] = {}, *p = startswith(q->path, s->state_dir);
+        const char *layers[SANDBOX_LAYERS_MAX + 1] = {};
         char message[STEP_MESSAGE_MAX] = "";
         _cleanup_close_ int listener = -EBADF;
         int r;
 
-        p = p ? startswith(p, "/edits/") : NULL;
-        if (!run_id_is_valid(q->run) || !p || !run_id_is_valid(p) || q->uid < SANDBOX_EDIT_BASE_MIN ||
+        if (!edit_is_valid(s, q) || q->uid < SANDBOX_EDIT_BASE_MIN ||
             q->uid > SANDBOX_EDIT_BASE_MAX || q->uid % ROOT_EDIT_IDS != 0 || q->n_layers > SANDBOX_LAYERS_MAX ||
             (q->verb == WORKER_EDIT && q->n_layers < 1) || take_layers(q, layers) < 0)
                 return answer(s, q->id, -EINVAL, "The request for an edit session is not valid", -EBADF);
         r = q->verb == WORKER_EDIT ?
-                run_dir_edit(s->runtime_dir, s->store, q->run, layers, q->path, q->uid, &listener, message) :
-                run_dir_map_edit(s->runtime_dir, q->run, q->path, q->uid, message);
+                run_dir_edit(s->runtime_dir, s->store, q->run, layers, q->path, q->disk_max > 0, q->uid, &listener,
+                             message) :
+                run_dir_map_edit(s->runtime_dir, q->run, q->path, q->disk_max > 0, q->uid, message);
         return answer(s, q->id, r, message, listener);
 }
 
@@ -230,12 +239,25 @@ static int run_node_job(Server *s, const WorkerRequest *q, int result_fd) {
         return r < 0 ? r : k;
 }
 
+/* Answers with what went wrong. */
+static int run_disk_job(Server *s, const WorkerRequest *q, int result_fd) {
+        char message[STEP_MESSAGE_MAX] = "";
+        int r, k;
+
+        r = q->verb == WORKER_CLEANUP ?
+                run_dir_cleanup(s->runtime_dir, q->run, false, NULL, message) :
+                run_dir_edit_disk(s->runtime_dir, q->run, q->path, q->disk_max, q->reserve, message);
+        k = write_full(result_fd, message, strlen(message));
+        return r < 0 ? r : k;
+}
+
 static int run_job(Server *s, const WorkerRequest *q, int result_fd) {
         char digest[DIGEST_LEN + 1];
 
         if (q->verb == WORKER_NODE)
                 return run_node_job(s, q, result_fd);
-
+        if (q->verb == WORKER_EDIT_DISK || q->verb == WORKER_CLEANUP)
+                return run_disk_job(s, q, result_fd);
         if (q->verb == WORKER_VERIFY_LAYER)
                 return layer_store_verify(s->store, q->layers[0]);
         return layer_store_publish(s->store, q->path, q->layers[0], digest);
@@ -245,12 +267,18 @@ static int do_job(Server *s, const WorkerRequest *q) {
         _cleanup_close_ int result_fd = -EBADF;
         pid_t pid;
 
-        if (!is_string(q->layers[0], sizeof q->layers[0]) || !digest_is_valid(q->layers[0]))
+        if (q->verb == WORKER_EDIT_DISK) {
+                if (!edit_is_valid(s, q) || q->disk_max < EDIT_DISK_SIZE_MIN || q->disk_max > INT64_MAX)
+                        return answer(s, q->id, -EINVAL, "The request for an edit's disk is not valid", -EBADF);
+        } else if (q->verb == WORKER_CLEANUP) {
+                if (!run_id_is_valid(q->run))
+                        return answer(s, q->id, -EINVAL, "The run's id is not valid", -EBADF);
+        } else if (!is_string(q->layers[0], sizeof q->layers[0]) || !digest_is_valid(q->layers[0]))
                 return answer(s, q->id, -EINVAL, "The layer's name is no digest", -EBADF);
         if (s->n_jobs >= JOBS_MAX)
                 return answer(s, q->id, -EAGAIN, "Too many layers are being checked; try again", -EBADF);
-        if (q->verb == WORKER_NODE) {
-                if (!run_id_is_valid(q->run) || (q->runner[0] && !digest_is_valid(q->runner)))
+        if (q->verb == WORKER_NODE || q->verb == WORKER_EDIT_DISK || q->verb == WORKER_CLEANUP) {
+                if (q->verb == WORKER_NODE && (!run_id_is_valid(q->run) || (q->runner[0] && !digest_is_valid(q->runner))))
                         return answer(s, q->id, -EINVAL, "The question for a node is not valid", -EBADF);
                 result_fd = memfd_create("agentd-job", MFD_CLOEXEC);
                 if (result_fd < 0)
@@ -264,6 +292,7 @@ static int do_job(Server *s, const WorkerRequest *q) {
 
                 close(s->lock_fd);
                 close(s->socket);
+                (void) prctl(PR_SET_PDEATHSIG, SIGKILL); /* what it would go on to make is looked for only now */
                 r = run_job(s, q, result_fd);
                 _exit(r < 0 ? MIN(-r, 254) : 0);
         }
@@ -272,13 +301,14 @@ static int do_job(Server *s, const WorkerRequest *q) {
 }
 
 /* The answer of a job that has more to say than its exit status. */
-static int answer_node(Server *s, const Job *job, int error) {
+static int answer_words(Server *s, const Job *job, int error) {
         WorkerReply reply = { .version = WORKER_VERSION, .error = error, .id = job->id };
         ssize_t n = pread(job->result_fd, reply.message, sizeof reply.message - 1, 0);
 
-        if (n <= 0)
-                snprintf(reply.message, sizeof reply.message, "The node cannot be read");
-        if (error >= 0 && !digest_is_valid(reply.message))
+        if (n <= 0 && error < 0)
+                snprintf(reply.message, sizeof reply.message, "The %s", job->verb == WORKER_NODE ? "node cannot be read" :
+                         job->verb == WORKER_CLEANUP ? "disk cannot be taken away" : "disk cannot be made");
+        if (job->verb == WORKER_NODE && error >= 0 && !digest_is_valid(reply.message))
                 reply.error = -EIO;
         return send_reply(s, &reply, sizeof reply, -EBADF);
 }
@@ -298,8 +328,8 @@ static int reap(Server *s) {
                 if (i == s->n_jobs)
                         continue;
                 error = si.si_code == CLD_EXITED ? -si.si_status : -EIO;
-                if (s->jobs[i].verb == WORKER_NODE) {
-                        r = answer_node(s, &s->jobs[i], error);
+                if (s->jobs[i].result_fd >= 0) {
+                        r = answer_words(s, &s->jobs[i], error);
                         safe_close(s->jobs[i].result_fd);
                 } else
                         r = answer(s, s->jobs[i].id, error,
@@ -329,7 +359,8 @@ static int dispatch(Server *s, const WorkerRequest *q) {
         case WORKER_MAP_EDIT:
                 return do_edit(s, q);
         case WORKER_CLEANUP:
-                return do_cleanup(s, q);
+                /* To give back what is free on a disk takes as long as the disk below it likes. */
+                return s->n_jobs < JOBS_MAX && run_dir_has_disk(s->runtime_dir, q->run) ? do_job(s, q) : do_cleanup(s, q);
         case WORKER_LIST:
                 return do_list(s, q);
         case WORKER_RELEASE_LAYERS:
@@ -337,6 +368,7 @@ static int dispatch(Server *s, const WorkerRequest *q) {
         case WORKER_PUBLISH_LAYER:
         case WORKER_VERIFY_LAYER:
         case WORKER_NODE:
+        case WORKER_EDIT_DISK:
                 return do_job(s, q);
         default:
                 return answer(s, q->id, -EOPNOTSUPP, "Unknown request", -EBADF);

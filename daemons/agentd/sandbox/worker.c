@@ -448,7 +448,7 @@ int worker_view(Worker *w, const char *id, char *const *layers, worker_handler_t
         return send_plain(w, &q, handler, userdata, ret_slot);
 }
 
-int worker_edit(Worker *w, const char *id, char *const *layers, const char *dir, uid_t base,
+int worker_edit(Worker *w, const char *id, char *const *layers, const char *dir, uint64_t size, uid_t base,
                 worker_prepare_handler_t handler, void *userdata, WorkerSlot **ret_slot) {
         _cleanup_free_ WorkerRequest *q = NULL;
         WorkerSlot *s;
@@ -465,10 +465,29 @@ int worker_edit(Worker *w, const char *id, char *const *layers, const char *dir,
                 return -ENAMETOOLONG;
         snprintf(q->path, sizeof q->path, "%s", dir);
         q->uid = base;
+        q->disk_max = size;
         r = worker_send(w, &q, userdata, ret_slot, &s);
         if (r >= 0)
                 s->handler.prepare = handler;
         return r;
+}
+
+int worker_edit_disk(Worker *w, const char *id, const char *dir, uint64_t size, bool reserve, worker_handler_t handler,
+                     void *userdata, WorkerSlot **ret_slot) {
+        _cleanup_free_ WorkerRequest *q = NULL;
+        int r;
+
+        r = request_new(WORKER_EDIT_DISK, &q);
+        if (r >= 0)
+                r = request_set_run(q, id);
+        if (r < 0)
+                return r;
+        if (strlen(dir) >= sizeof q->path)
+                return -ENAMETOOLONG;
+        snprintf(q->path, sizeof q->path, "%s", dir);
+        q->disk_max = size;
+        q->reserve = reserve;
+        return send_plain(w, &q, handler, userdata, ret_slot);
 }
 
 int worker_cleanup(Worker *w, const char *run, bool keep_upper, worker_handler_t handler, void *userdata,
