@@ -102,7 +102,8 @@ suite_system() {
         machine_boot "agentd-t$$" dir
         pytest_command system /mnt/out/system.xml
         # shellcheck disable=SC2034 # for machine_enter
-        ENTER_ENV=("${SANITIZE_ENV[@]}" AGENTD_MIRROR="$MIRROR")
+        ENTER_ENV=("${SANITIZE_ENV[@]}" AGENTD_MIRROR="$MIRROR" AGENTD_KILLS="${AGENTD_KILLS:-}"
+                AGENTD_KILLS_SEED="${AGENTD_KILLS_SEED:-}")
         run machine_enter "$dir" "${PYTEST[@]}" || rc=$?
         count_reports system "$(pytest_status "$rc")" "$dir/out/system.xml"
         local before=$FAILED

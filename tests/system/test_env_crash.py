@@ -1,17 +1,125 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Environments when something is killed in the middle: the old state or the new one is in force, whole, and nothing leaks."""
+"""Environments when something is killed in the middle: the old state or the new one is in force, whole, and nothing leaks.
 
-import json
+What is worked on, and how the state afterwards is judged, is the same as for power cuts (tests/vm/power/guest.py).
+AGENTD_KILLS=N: how many kills for each kind of work; AGENTD_KILLS_SEED=N: at the same moments again.
+"""
+
 import os
-import subprocess
+import pathlib
+import random
+import sys
 import threading
+import time
 
 import pytest
 
-from client import STATE, agentctl, run, wait_until
-from test_env_edit import edit, in_run
+from client import agentctl, run, show, systemctl, wait_until
 from test_env_generations import freeze_change
 from test_env_store import fsck, prune
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "vm" / "power"))
+
+import guest  # noqa: E402
+
+SEED = int(os.environ.get("AGENTD_KILLS_SEED") or random.randrange(1 << 32))
+KILLS = int(os.environ.get("AGENTD_KILLS") or 2)
+
+
+def kill_agentd():
+    systemctl("kill", "--signal=KILL", "--kill-whom=main", "agentd", check=False)
+
+
+def kill_all():
+    systemctl("kill", "--signal=KILL", "agentd", check=False)
+
+
+def kill_worker():
+    for pid in open(f"/sys/fs/cgroup{show('agentd.service', 'ControlGroup')}/cgroup.procs").read().split():
+        with open(f"/proc/{pid}/comm") as f:
+            if f.read().strip() == "agentd-worker":
+                os.kill(int(pid), 9)
+                return
+
+
+def kill_units():
+    """The session of an edit, or agent-image: of a freeze, a merging, an import, a deploy."""
+    systemctl("kill", "--signal=KILL", "agent-op-*.service", check=False)
+
+
+VICTIMS = {"agentd": kill_agentd, "agentd-and-worker": kill_all, "worker": kill_worker, "unit": kill_units}
+
+
+@pytest.fixture(scope="module")
+def work_place(agentd):
+    """What the kinds of work need, in a store in which everything is needed by somebody."""
+    guest.DISK = pathlib.Path("/mnt/out/crash" if os.path.isdir("/mnt/out") else "/var/tmp/crash")
+    guest.IMAGE, guest.TALL = guest.DISK / "image.tar", guest.DISK / "tall.oci"
+    before = next(str(r[0]) for r in agentd.call("ListRunners") if str(r[3]) == "current")
+    prune(agentd)
+    guest.set_up()
+    yield
+    for name in ("edited", "frozen", "tall", "pruned", "carried", "runs"):
+        agentctl("env", "discard", name, check=False)
+        agentctl("agent", "remove", name, check=False)
+    agentctl("image", "remove", "small", check=False)
+    agentd.call("RollbackRunner", before)
+    for r in agentd.call("ListRunners"):
+        if str(r[1]) == "tiny":
+            agentd.call("RemoveRunner", str(r[0]))
+    prune(agentd)
+    run("rm", "-rf", guest.DISK)
+
+
+def do_work(work, expect, victim, delay):
+    """Whether it was told to be done, and what was told before."""
+    marks = []
+    timer = threading.Timer(delay, victim) if victim else None
+    if timer:
+        timer.start()
+    try:
+        work.work(expect, marks.append)
+        done = True
+    except guest.Wrong:
+        done = False
+    if timer:
+        timer.join()
+    return marks, done
+
+
+def calm():
+    wait_until(lambda: run("busctl", "call", "org.agentd1", "/org/agentd1", "org.freedesktop.DBus.Peer", "Ping",
+                           check=False).returncode == 0, "agentd")
+
+
+@pytest.mark.parametrize("kind", guest.KINDS)
+def test_killed(agentd, work_place, kind):
+    """Once undisturbed, to know how long it takes; then with somebody killed at a random moment."""
+    rng = random.Random(f"{SEED} {kind}")
+    victims = [v for v in VICTIMS if (kind, v) != ("run", "unit")]  # a run's own unit: the tests of endings kill it
+    order = []
+    while len(order) < KILLS:
+        order += rng.sample(victims, len(victims))
+    print(f"AGENTD_KILLS_SEED={SEED}")
+    for victim in [None, *order[:KILLS]]:
+        work = guest.KINDS[kind]()
+        expect = work.prepare()
+        guest.agentctl("env", "prune")
+        started = time.monotonic()
+        if victim is None:
+            marks, done = do_work(work, expect, None, 0)
+            duration = time.monotonic() - started
+            assert done
+        else:
+            delay = rng.uniform(0, duration)
+            marks, done = do_work(work, expect, VICTIMS[victim], delay)
+            print(f"{victim} killed after {delay:.3f} of {duration:.3f} s; done: {done}, told: {marks}")
+        calm()
+        if kind == "flatten" and victim == "unit" and not done:
+            systemctl("restart", "agentd.service")  # it is tried again after a start, or the next freeze
+        guest.check_store(kind)
+        print("  ", work.check(expect, marks, done))
+        guest.check_quiet()
 
 
 @pytest.fixture
@@ -21,92 +129,10 @@ def agent(make_agent):
     agentctl("env", "discard", name, check=False)
 
 
-def after(seconds, *argv):
-    """Runs ARGV a little later, in a process of its own: the moment is the point."""
-    return subprocess.Popen(["sh", "-c", f"sleep {seconds}; exec \"$@\"", "sh", *argv], stdout=subprocess.DEVNULL,
-                            stderr=subprocess.DEVNULL)
-
-
-KILL_AGENTD = ("systemctl", "kill", "--signal=KILL", "--kill-whom=main", "agentd")
-KILL_ALL = ("systemctl", "kill", "--signal=KILL", "agentd")
-KILL_UNITS = ("sh", "-c", "systemctl kill --signal=KILL 'agent-op-*.service'")
-
-
-def calm(killer):
-    """The kill has happened, and agentd is there again."""
-    killer.wait()
-    wait_until(lambda: run("busctl", "call", "org.agentd1", "/org/agentd1", "org.freedesktop.DBus.Peer", "Ping",
-                           check=False).returncode == 0, "agentd", timeout=20)
-
-
 def tidy(agentd):
-    wait_until(lambda: not os.listdir(STATE + "/tmp"), "the end of staging", timeout=20)
+    wait_until(lambda: not os.listdir(guest.STATE / "tmp"), "the end of staging", timeout=20)
     result, detail, document = fsck(agentd)
     assert result == "done", (detail, document)
-
-
-@pytest.mark.parametrize("what", [KILL_AGENTD, KILL_ALL, KILL_UNITS], ids=["agentd", "worker", "unit"])
-def test_freeze(agentd, agent, what):
-    """At many moments of a freeze; the one after it always works."""
-    expect = []
-    for i in range(6):
-        edit(agent, f"echo {i} >> /etc/steps; head -c 3000000 /dev/zero > /opt/zero{i}")
-        before = str(agentd.call("ListGenerations", agent)[0][0])
-        killer = after(0.02 * i, *what)
-        agentctl("env", "freeze", agent, check=False)
-        calm(killer)
-        expect.append(str(i))
-        head = str(agentd.call("ListGenerations", agent)[0][0])
-        edits = [e for e in json.loads(agentctl("env", "edits", "--json=short").stdout) if e["agent"] == agent]
-        # The old one with the edit still there, or the new one without it.
-        if head == before:
-            assert len(edits) == 1
-            agentctl("env", "freeze", agent)
-        else:
-            # Between the commit and the removal, the edit may have been left: it is refused then, never applied twice.
-            if edits:
-                assert agentctl("env", "freeze", agent, check=False).returncode == 1
-                agentctl("env", "discard", agent)
-        assert in_run(agentd, agent, "cat /etc/steps").split() == expect
-    tidy(agentd)
-
-
-def test_prune(agentd, agent):
-    for i in range(6):
-        freeze_change(agentd, agent, f"head -c 2000000 /dev/urandom > ~/f; echo {i} > ~/n")
-        other = agentctl("env", "show", agent).stdout
-        if i % 2:
-            agentctl("env", "rollback", agent, "head")
-        killer = after(0.01 * i, *KILL_AGENTD)
-        agentctl("env", "prune", agent, "--keep=1", check=False)
-        calm(killer)
-        assert json.loads(other)["digest"] in [str(r[0]) for r in agentd.call("ListGenerations", agent)]
-        assert in_run(agentd, agent, "cat ~/n") == str(i)
-    prune(agentd)
-    tidy(agentd)
-    assert fsck(agentd)[2]["unused"] == []
-
-
-def test_import(agentd, agent, unique, tmp_path):
-    edit(agent, "head -c 20000000 /dev/urandom > /opt/big; echo yes > /etc/yes")
-    agentctl("env", "freeze", agent)
-    agentctl("env", "export", agent, tmp_path / "e.tar")
-    agentd.call("RemoveAgent", agent)
-    prune(agentd)
-    name = unique()
-    for i in range(6):
-        killer = after(0.1 * i, *(KILL_AGENTD if i % 2 else KILL_ALL))
-        agentctl("env", "import", name, tmp_path / "e.tar", check=False)
-        calm(killer)
-        known = [str(a[0]) for a in agentd.call("ListAgents")]
-        if name in known:
-            assert in_run(agentd, name, "cat /etc/yes /etc/debian_version >/dev/null && echo ok") == "ok"
-            agentd.call("RemoveAgent", name)
-        prune(agentd)
-        tidy(agentd)
-    agentctl("env", "import", name, tmp_path / "e.tar")
-    assert in_run(agentd, name, "cat /etc/yes") == "yes"
-    agentd.call("RemoveAgent", name)
 
 
 def test_everything_at_once(agentd, agent, make_agent):

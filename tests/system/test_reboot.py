@@ -3,14 +3,16 @@
 live are lost, and say so; queued ones are run; what was kept in memory is gone.
 """
 
+import json
 import os
 import shutil
+import subprocess
 import uuid
 
 import dbus
 import pytest
 
-from client import RUNTIME, run, systemctl, wait_until
+from client import RUNTIME, agentctl, run, systemctl, wait_until
 
 
 @pytest.fixture
@@ -19,7 +21,7 @@ def reboot():
 
     def do():
         systemctl("stop", "agentd.service", "agent-bridged.service", "agent-credentiald.service")
-        units = run("systemctl", "list-units", "--all", "--plain", "--no-legend", "agent-run-*").stdout.split("\n")
+        units = run("systemctl", "list-units", "--all", "--plain", "--no-legend", "agent-run-*", "agent-op-*").stdout.split("\n")
         for unit in (line.split()[0] for line in units if line.strip()):
             systemctl("kill", "--signal=KILL", unit, check=False)
             systemctl("stop", unit, check=False)
@@ -28,7 +30,7 @@ def reboot():
         for point in sorted(
             (p for p in points if p.startswith((f"{RUNTIME}/runs", f"{RUNTIME}/layers"))), reverse=True
         ):
-            run("umount", "--lazy", point)
+            run("umount", "--lazy", point, check=False)  # one below another goes with it
         for name in os.listdir(RUNTIME):
             path = f"{RUNTIME}/{name}"
             shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else None
@@ -84,3 +86,41 @@ def test_environments_over_a_reboot(agentd, make_agent, reboot):
     agentd.finish(three)
     assert agentd.result(three)["output"] == 2, "the frozen one and its own"
     assert agentd.receipt(three)["environment"] == agentd.receipt(two)["environment"]
+
+
+def test_an_edit_over_a_reboot(agentd, make_agent, reboot):
+    """With a session open, and one that was over: what both changed is there, and a freeze makes the layer that it had been
+    without the reboot, byte for byte.
+    """
+    change = ["rm -r /etc/apt; mkdir /etc/apt; echo only > /etc/apt/only; rm /etc/debian_version; chown 7:8 /etc/issue",
+              "useradd joe; mkdir -p /opt/d; echo x > /opt/d/x; ln /opt/d/x /opt/d/y; rm -r /usr/share/doc; touch /usr/share/doc"]
+    same = "; find / -xdev -newermt 2020-01-01 ! -path '/proc*' ! -path '/sys*' ! -path '/dev*' ! -path '/run*' -exec touch -hd @1 {} +"
+    top = []
+    for interrupted in (False, True):
+        agent = make_agent("cat > /tmp/s; . /tmp/s", kind="command")
+        over = agentd.execute(agent, "exit 0")  # a row of this boot, for the fixture
+        agentd.finish(over)
+        agentctl("env", "edit", agent, "--", "/bin/sh", "-euc", change[0])
+        if interrupted:
+            live = agentd.execute(make_agent("sleep 1000"))
+            agentd.wait_state(live, "running")
+            p = subprocess.Popen(["agentctl", "env", "edit", agent, "--", "/bin/sh", "-euc", change[1] + "; echo ready; sleep 1000"],
+                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            assert p.stdout.readline() == "ready\n"
+            p.kill()  # it would have agentd started again in the middle of what stands for a reboot
+            p.wait()
+            assert json.loads(agentctl("env", "edits", "--json=short").stdout)[0]["open"]
+            reboot()
+            assert [e["agent"] for e in json.loads(agentctl("env", "edits", "--json=short").stdout) if not e["open"]] == [agent]
+            assert agentd.finish(live)[0] == "lost"
+        else:
+            agentctl("env", "edit", agent, "--", "/bin/sh", "-euc", change[1])
+        agentctl("env", "edit", agent, "--", "/bin/sh", "-euc", "ls /opt/d/y /etc/apt/only; true" + same)
+        agentctl("env", "freeze", agent)
+        path = agentd.execute(agent, "cat /opt/d/y /etc/apt/*; ls /etc/debian_version 2>/dev/null; stat -c %h,%u /opt/d/x; id -u joe >/dev/null; "
+                              "stat -c %u:%g /etc/issue; stat -c %F /usr/share/doc")
+        assert agentd.finish(path)[0] == "success", agentd.log(path)
+        assert agentd.result(path)["output"].split("\n") == ["x", "only", "2,0", "65534:65534", "regular empty file", ""]
+        top.append(json.loads(agentctl("env", "show", agent).stdout)["layers"][-1]["digest"])
+    assert top[0] == top[1]
+    assert agentctl("env", "fsck").returncode == 0
