@@ -145,12 +145,13 @@ int verb_prune_runs(Client *c, int argc, char **argv) {
         if (client_json(c)) {
                 _cleanup_(sd_json_variant_unrefp) sd_json_variant *v = NULL;
 
-                r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_UNSIGNED("runs", runs), SD_JSON_BUILD_PAIR_UNSIGNED("bytes", bytes),
-                                   SD_JSON_BUILD_PAIR_BOOLEAN("dry_run", dry_run));
+                r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_UNSIGNED("runs", runs),
+                                   SD_JSON_BUILD_PAIR_UNSIGNED("bytes", bytes), SD_JSON_BUILD_PAIR_BOOLEAN("dry_run", dry_run));
                 return r < 0 ? fail_errno(r, "Cannot make JSON") : output_json(c, v);
         }
         if (!client_quiet(c))
-                printf("%u runs %s, with %s.\n", runs, dry_run ? "would be removed" : "removed", format_size(bytes, size));
+                printf("%u runs %s, with %s.\n", runs, dry_run ? "would be removed" : "removed",
+                       format_size(bytes, size));
         return STATUS_SUCCESS;
 }
 

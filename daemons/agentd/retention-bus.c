@@ -35,7 +35,8 @@ static int read_options(sd_bus_message *m, PruneRequest *p, sd_bus_error *e) {
                         p->dry_run = b;
                 } else
                         return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION,
-                                                 "There is no option \"%.64s\". Options are keep, older-than-usec, dry-run.",
+                                                 "There is no option \"%.64s\". Options are keep, older-than-usec, "
+                                                 "dry-run.",
                                                  name);
                 r = sd_bus_message_exit_container(m);
                 if (r < 0)
@@ -81,6 +82,7 @@ int method_prune_runs(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         request.agent = name;
         r = retention_prune(m, msg, &request);
         if (r == -EUSERS)
-                return sd_bus_error_set(e, SD_BUS_ERROR_LIMITS_EXCEEDED, "Too much is being removed already. Try again later.");
+                return sd_bus_error_set(e, SD_BUS_ERROR_LIMITS_EXCEEDED,
+                                        "Too much is being removed already. Try again later.");
         return r < 0 ? bus_store_error(m, e, r) : 1; /* replied to when it is done */
 }

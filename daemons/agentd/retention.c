@@ -244,8 +244,8 @@ static void sweep_done(Retention *r, Sweep *s, int error) {
                                 s->kind == SWEEP_AGE     ? "older than MaxAge="
                                 : s->kind == SWEEP_SURPLUS ? "more than MaxRunsPerUser= or MaxSizePerUser="
                                                            : "asked for",
-                                "MESSAGE_ID=" MESSAGE_RUNS_REMOVED, "PRIORITY=%i", LOG_INFO, "AGENT_RUNS=%" PRIu64, s->n,
-                                "AGENT_BYTES=%" PRIu64, s->bytes, "AGENT_USER=%s", strempty(s->user), NULL);
+                                "MESSAGE_ID=" MESSAGE_RUNS_REMOVED, "PRIORITY=%i", LOG_INFO, "AGENT_RUNS=%" PRIu64,
+                                s->n, "AGENT_BYTES=%" PRIu64, s->bytes, "AGENT_USER=%s", strempty(s->user), NULL);
         if (s->kind == SWEEP_SURPLUS && (s->surplus_runs > 0 || s->surplus_bytes > 0))
                 (void) strv_extend(&r->futile, s->user);
         if (s->msg && error < 0) {

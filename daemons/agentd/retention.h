@@ -2,11 +2,11 @@
 #pragma once
 
 /*
- * What is kept of finished runs, and for how long: agentd.conf's [Retention]. A sweep takes away runs that are too old, and
- * of users who have too much the oldest ones, with all that belongs to them; a caller may ask for one (PruneRuns).
+ * What is kept of finished runs, and for how long: agentd.conf's [Retention]. A sweep takes away runs that are too old,
+ * and of users who have too much the oldest ones, with all that belongs to them; a caller may ask for one (PruneRuns).
  *
- * What a run needs that is still going stays: a run that called it, changes that wait for a freeze, a caller's idempotency
- * key within its window. Work is done in small batches, one in a turn of the event loop, when nothing else is to be done.
+ * What is still needed stays: a run whose caller is live, changes that wait for a freeze, an idempotency key within its
+ * window. Work is done in small batches, one in a turn of the event loop, when nothing else is to be done.
  *
  * Order: first the rows, in one transaction, then the files. What a crash leaves in between is found by the next start.
  */

@@ -19,6 +19,7 @@
 #include "basic/strmap.h"
 #include "systemd-client.h"
 #include "systemd-errand.h"
+#include "unit-state.h"
 
 #define SD_UNIT "org.freedesktop.systemd1.Unit"
 
@@ -52,23 +53,14 @@ struct Unit {
         bool failed;      /* ActiveState was failed: reset it when freed */
         bool job_failed;
         bool stop_sent;   /* the program is over; what it left behind is being killed */
-        bool has_job;     /* PID 1 has something to do with it yet: "inactive" may mean "not begun" */
         bool hold;        /* it leaves nothing behind, and is the proof of its end until the Unit is freed */
-        char active_state[32], sub_state[32], load_state[32];
-        UnitResult result, exit_result; /* the second: as it was when the program ended, before our own stop */
+        UnitState now;          /* as it was seen last */
+        UnitResult exit_result; /* as it was when the program ended, before our own stop */
 };
 
 static int unit_refresh(Unit *u);
 static void unit_refresh_later(Unit *u);
 static int unit_send_start(Unit *u);
-
-static const UnitResult unit_result_null = {
-        .cpu_nsec = UINT64_MAX,
-        .memory_peak = UINT64_MAX,
-        .io_read_bytes = UINT64_MAX,
-        .io_write_bytes = UINT64_MAX,
-        .tasks = UINT64_MAX,
-};
 
 static void unit_tell(Unit *u, UnitEvent event, const char *message) {
         if (event == UNIT_RUNNING)
@@ -78,10 +70,6 @@ static void unit_tell(Unit *u, UnitEvent event, const char *message) {
         u->handler(u, event, message, u->userdata); /* may free u */
 }
 
-static void copy_word(char *dst, size_t size, const char *src) {
-        snprintf(dst, size, "%s", src);
-}
-
 static bool active_state_is_over(const char *s) {
         return streq(s, "inactive") || streq(s, "failed");
 }
@@ -89,19 +77,19 @@ static bool active_state_is_over(const char *s) {
 static void unit_evaluate(Unit *u) {
         if (u->told_end || !u->job_done)
                 return;
-        if (u->has_job && active_state_is_over(u->active_state)) {
+        if (u->now.has_job && active_state_is_over(u->now.active_state)) {
                 unit_refresh_later(u);
                 return;
         }
-        u->failed = streq(u->active_state, "failed");
+        u->failed = streq(u->now.active_state, "failed");
 
-        if (u->attached && (streq(u->load_state, "not-found") ||
-                            (streq(u->active_state, "inactive") && u->result.code == 0))) {
+        if (u->attached && (streq(u->now.load_state, "not-found") ||
+                            (streq(u->now.active_state, "inactive") && u->now.result.code == 0))) {
                 unit_tell(u, UNIT_GONE, NULL);
                 return;
         }
         /* The program is over, the unit not yet: whatever it left in the cgroup goes at once. */
-        if (streq(u->active_state, "active") && streq(u->sub_state, "exited")) {
+        if (streq(u->now.active_state, "active") && streq(u->now.sub_state, "exited")) {
                 if (u->hold) {
                         unit_tell(u, UNIT_ENDED, NULL);
                         return;
@@ -109,144 +97,35 @@ static void unit_evaluate(Unit *u) {
                 if (u->stop_sent)
                         return;
                 u->stop_sent = true;
-                u->exit_result = u->result;
+                u->exit_result = u->now.result;
                 unit_kill(u, SIGKILL);
                 unit_stop(u);
                 return;
         }
-        if (active_state_is_over(u->active_state)) {
+        if (active_state_is_over(u->now.active_state)) {
                 if (u->stop_sent) {
-                        uint64_t cpu = u->result.cpu_nsec, peak = u->result.memory_peak;
+                        uint64_t cpu = u->now.result.cpu_nsec, peak = u->now.result.memory_peak;
 
-                        u->result = u->exit_result;
+                        u->now.result = u->exit_result;
                         if (cpu != UINT64_MAX)
-                                u->result.cpu_nsec = cpu;
+                                u->now.result.cpu_nsec = cpu;
                         if (peak != UINT64_MAX)
-                                u->result.memory_peak = peak;
+                                u->now.result.memory_peak = peak;
                 }
                 /* Exit statuses 200..243 together with a failed start job are systemd's own: the program was
                  * never reached (Type=exec makes the job wait for the exec). */
                 if (u->job_failed && !u->told_running) {
                         char text[128];
 
-                        snprintf(text, sizeof text, "the unit could not be set up (%s, status %d)", u->result.result,
-                                 u->result.status);
+                        snprintf(text, sizeof text, "the unit could not be set up (%s, status %d)", u->now.result.result,
+                                 u->now.result.status);
                         unit_tell(u, UNIT_START_FAILED, text);
                 } else
                         unit_tell(u, UNIT_ENDED, NULL);
                 return;
         }
-        if (streq(u->active_state, "active") && !u->told_running)
+        if (streq(u->now.active_state, "active") && !u->told_running)
                 unit_tell(u, UNIT_RUNNING, NULL);
-}
-
-static int read_property(Unit *u, sd_bus_message *m, const char *name) {
-        const char *s;
-        uint64_t t;
-        int32_t i;
-        int r;
-
-        static const struct {
-                const char *name;
-                size_t offset;
-        } counters[] = {
-                { "CPUUsageNSec", offsetof(UnitResult, cpu_nsec) },
-                { "MemoryPeak", offsetof(UnitResult, memory_peak) },
-                { "IOReadBytes", offsetof(UnitResult, io_read_bytes) },
-                { "IOWriteBytes", offsetof(UnitResult, io_write_bytes) },
-                { "ExecMainStartTimestamp", offsetof(UnitResult, started_usec) },
-                { "ExecMainExitTimestamp", offsetof(UnitResult, exited_usec) },
-        };
-
-        for (size_t k = 0; k < ELEMENTSOF(counters); k++)
-                if (streq(name, counters[k].name)) {
-                        r = sd_bus_message_read(m, "v", "t", &t);
-                        if (r >= 0)
-                                *(uint64_t *) ((char *) &u->result + counters[k].offset) = t;
-                        return r;
-                }
-        if (streq(name, "ActiveState")) {
-                r = sd_bus_message_read(m, "v", "s", &s);
-                if (r >= 0)
-                        copy_word(u->active_state, sizeof u->active_state, s);
-                return r;
-        }
-        if (streq(name, "SubState")) {
-                r = sd_bus_message_read(m, "v", "s", &s);
-                if (r >= 0)
-                        copy_word(u->sub_state, sizeof u->sub_state, s);
-                return r;
-        }
-        if (streq(name, "LoadState")) {
-                r = sd_bus_message_read(m, "v", "s", &s);
-                if (r >= 0)
-                        copy_word(u->load_state, sizeof u->load_state, s);
-                return r;
-        }
-        if (streq(name, "Result")) {
-                r = sd_bus_message_read(m, "v", "s", &s);
-                if (r >= 0)
-                        copy_word(u->result.result, sizeof u->result.result, s);
-                return r;
-        }
-        if (streq(name, "Job")) {
-                uint32_t id;
-
-                r = sd_bus_message_read(m, "v", "(uo)", &id, &s);
-                if (r >= 0)
-                        u->has_job = id != 0;
-                return r;
-        }
-        if (streq(name, "ExecMainCode")) {
-                r = sd_bus_message_read(m, "v", "i", &i);
-                if (r >= 0)
-                        u->result.code = i;
-                return r;
-        }
-        if (streq(name, "ExecMainStatus")) {
-                r = sd_bus_message_read(m, "v", "i", &i);
-                if (r >= 0)
-                        u->result.status = i;
-                return r;
-        }
-        if (streq(name, "InvocationID")) {
-                const void *p;
-                size_t n;
-
-                r = sd_bus_message_enter_container(m, 'v', "ay");
-                if (r < 0)
-                        return r;
-                r = sd_bus_message_read_array(m, 'y', &p, &n);
-                if (r < 0)
-                        return r;
-                for (size_t k = 0; n == 16 && k < n; k++)
-                        snprintf(u->result.invocation_id + 2 * k, 3, "%02x", ((const uint8_t *) p)[k]);
-                return sd_bus_message_exit_container(m);
-        }
-        return sd_bus_message_skip(m, "v");
-}
-
-static int unit_read_properties(Unit *u, sd_bus_message *m) {
-        const char *name;
-        int r;
-
-        r = sd_bus_message_enter_container(m, 'a', "{sv}");
-        if (r < 0)
-                return r;
-        while ((r = sd_bus_message_enter_container(m, 'e', "sv")) > 0) {
-                r = sd_bus_message_read(m, "s", &name);
-                if (r < 0)
-                        return r;
-                r = read_property(u, m, name);
-                if (r < 0)
-                        return r;
-                r = sd_bus_message_exit_container(m);
-                if (r < 0)
-                        return r;
-        }
-        if (r < 0)
-                return r;
-        return sd_bus_message_exit_container(m);
 }
 
 static int on_retry(sd_event_source *s, uint64_t usec, void *userdata) {
@@ -273,7 +152,7 @@ static void unit_refresh_later(Unit *u) {
 static bool unit_settle_start(Unit *u) {
         int r;
 
-        if (u->properties && streq(u->load_state, "not-found")) { /* it was not taken */
+        if (u->properties && streq(u->now.load_state, "not-found")) { /* it was not taken */
                 r = unit_send_start(u);
                 if (r < 0)
                         unit_tell(u, UNIT_START_FAILED, strerror(-r));
@@ -281,7 +160,7 @@ static bool unit_settle_start(Unit *u) {
         }
         if (u->job_done || u->start_slot)
                 return true;
-        if (u->has_job) {
+        if (u->now.has_job) {
                 if (u->properties) /* nobody will tell us the end of a job that we do not know */
                         unit_refresh_later(u);
                 return true;
@@ -292,7 +171,7 @@ static bool unit_settle_start(Unit *u) {
         u->properties = NULL;
         u->job_done = true;
         /* As in the words of systemd.exec(5): these are its own. */
-        u->job_failed = streq(u->active_state, "failed") && u->result.status >= 200 && u->result.status <= 243;
+        u->job_failed = streq(u->now.active_state, "failed") && u->now.result.status >= 200 && u->now.result.status <= 243;
         return true;
 }
 
@@ -310,13 +189,13 @@ static int on_properties(sd_bus_message *m, void *userdata, sd_bus_error *error)
                 /* The unit is not loaded (any more). For one that we pinned this cannot be, unless PID 1 lost it. */
                 if (sd_bus_error_has_name(e, SD_BUS_ERROR_UNKNOWN_OBJECT) || sd_bus_error_has_name(e, "org.freedesktop.systemd1.NoSuchUnit")) {
                         u->job_done = true;
-                        copy_word(u->load_state, sizeof u->load_state, "not-found");
-                        copy_word(u->active_state, sizeof u->active_state, "inactive");
+                        snprintf(u->now.load_state, sizeof u->now.load_state, "%s", "not-found");
+                        snprintf(u->now.active_state, sizeof u->now.active_state, "%s", "inactive");
                         unit_evaluate(u);
                 }
                 return 0;
         }
-        r = unit_read_properties(u, m);
+        r = unit_state_read(&u->now, m);
         if (r < 0) {
                 log_warning_errno(r, "%s: properties could not be read: %m", u->name);
                 return 0;
@@ -483,7 +362,8 @@ static int unit_new(SystemdClient *c, const char *name, unit_event_handler_t han
         u = calloc(1, sizeof *u);
         if (!u)
                 return -ENOMEM;
-        *u = (Unit) { .client = c, .handler = handler, .userdata = userdata, .result = unit_result_null };
+        *u = (Unit) { .client = c, .handler = handler, .userdata = userdata,
+                      .now.result = UNIT_RESULT_NULL };
         u->name = strdup(name);
         if (!u->name)
                 return -ENOMEM;
@@ -585,7 +465,7 @@ const char *unit_name(const Unit *u) {
 }
 
 const UnitResult *unit_result(const Unit *u) {
-        return &u->result;
+        return &u->now.result;
 }
 
 Unit *unit_forget(Unit *u) {
@@ -614,7 +494,7 @@ Unit *unit_free(Unit *u) {
                 return NULL;
         if (u->failed)
                 r = errand_run(u->client->errands, ERRAND_RESET, u->name, 0);
-        else if (u->hold && u->told_end && !active_state_is_over(u->active_state))
+        else if (u->hold && u->told_end && !active_state_is_over(u->now.active_state))
                 r = errand_run(u->client->errands, ERRAND_STOP, u->name, 0);
         if (r < 0)
                 log_warning_errno(r, "%s: cannot be taken away, it stays until the next start: %m", u->name);

@@ -2,8 +2,8 @@
 #pragma once
 
 /*
- * Landlock, as far as a run needs it: domains whose members trace and signal only what is in them (apart.c). Header only,
- * because agent-init, which links no library of ours, asks the same as agentd.
+ * Landlock, as far as a run needs it: domains whose members trace and signal only what is in them (apart.c). Header
+ * only, because agent-init, which links no library of ours, asks the same as agentd.
  */
 
 #include <linux/landlock.h>

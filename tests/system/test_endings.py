@@ -43,7 +43,7 @@ ENDINGS = {
     "command timeout": ("command", "sleep 1000", {"limits": {"timeout": 1}}, "timeout", "limit of 1 s", {}),
     "command no program": ("command", ["/no/such/program"], {}, "exit-code", "/no/such/program", {"exit_code": 127}),
     # Neither gets at the runner: what they say after it counts.
-    "command kills the runner": ("command", "kill -9 $PPID || exit 7", {}, "exit-code", "not permitted", {"exit_code": 7}),
+    "command kills runner": ("command", "kill -9 $PPID || exit 7", {}, "exit-code", "not permit", {"exit_code": 7}),
     "command kills all": ("command", "kill -9 -1; exit 7", {}, "exit-code", "status 7", {"exit_code": 7}),
 }
 

@@ -107,7 +107,7 @@ def test_prune(agentd, make_agent):
         journal = run("journalctl", "MESSAGE_ID=b5b0a7d4f21c4a7e9d0f3c6b8e5a1d72", "-o", "json", "-n", "1").stdout
         assert json.loads(journal)["AGENT_RUNS"] == "3"
         # What it logged stays.
-        assert ids[0] in run("journalctl", f"AGENT_RUN={ids[0]}", "-o", "cat", "--output-fields=AGENT_RUN,MESSAGE").stdout
+        assert ids[0] in run("journalctl", f"AGENT_RUN={ids[0]}", "-o", "cat").stdout
 
         assert document("prune-runs", agent, "--older-than=1us")["runs"] == 1
         assert removed(agentd, paths[3]) and not removed(agentd, stays)
@@ -174,8 +174,8 @@ def test_number_and_age(agentd, hers, settings):
 
 
 def test_size(agentd, hers, settings, users):
-    """More bytes than allowed: the oldest go. Where they may not, by a key, the next run is refused, and a repeated call is
-    not; what makes room lets runs in again."""
+    """More bytes than allowed: the oldest go. Where they may not, by a key, the next run is refused, and a repeated call
+    is not; what makes room lets runs in again."""
     settings(MaxSizePerUser="64K", IdempotencyWindow="1h", MaxAge="1h")
     code = "say('x' * 20000)"
     first = [hers.execute(code)["value"] for _ in range(6)]
@@ -199,8 +199,8 @@ def test_size(agentd, hers, settings, users):
 
 
 def test_artifacts(agentd, hers, settings, users):
-    """Their bytes are bounded, those of a user's other runs and those that are being written included; what was begun and not
-    finished is gone with the run."""
+    """Their bytes are bounded, those of a user's other runs and those that are being written included; what was begun and
+    not finished is gone with the run."""
     settings(MaxArtifactsPerUser="100K")
     code = """
 put = lambda name, n: bridge("PUT", "/v1/artifacts/" + name, b"x" * n)[0]
@@ -307,7 +307,8 @@ def test_killed_while_it_removes(agentd, make_agent):
             assert os.path.exists(f"{ARTIFACTS}/{agentd.run_id(path)}/x")
     document("prune-runs", agent, "--keep=0")
     assert all(removed(agentd, p) for p in paths)
-    wait_until(lambda: not any(os.path.exists(f"{ARTIFACTS}/{agentd.run_id(p)}") for p in paths), "the end of the files")
+    places = [f"{ARTIFACTS}/{agentd.run_id(p)}" for p in paths]
+    wait_until(lambda: not any(os.path.exists(p) for p in places), "the end of the files")
 
 
 def test_kept_changes(agentd, make_agent, settings):

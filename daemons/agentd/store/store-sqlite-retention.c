@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * What is kept of finished runs, and its end. The walk is by seq, the order of age, over the indexes that the lists use: a
- * page costs as much as it has rows, and the unfinished runs that it passes over are few.
+ * What is kept of finished runs, and its end. The walk is by seq, the order of age, over the indexes that the lists use:
+ * a page costs as much as it has rows, and the unfinished runs that it passes over are few.
  */
 #include "basic/string-util.h"
 
@@ -22,14 +22,16 @@ int sq_runs_oldest(Store *s, const StoreOldest *w, StoreRunCallback callback, vo
                 if (r >= 0)
                         r = sq_query(q, &st,
                                      SQ_RUN_SELECT_BY("INDEXED BY runs_lane")
-                                     "WHERE r.lane_id = ? AND r.seq > ? AND r.seq <= ? AND r.state = 3 ORDER BY r.seq LIMIT ?",
+                                     "WHERE r.lane_id = ? AND r.seq > ? AND r.seq <= ? AND r.state = 3 "
+                                     "ORDER BY r.seq LIMIT ?",
                                      "uuuu", (uint64_t) id, w->after_seq, up_to, (uint64_t) w->limit);
         } else if (w->user) {
                 r = sq_user_id(q, w->user, false, &id);
                 if (r >= 0)
                         r = sq_query(q, &st,
                                      SQ_RUN_SELECT_BY("INDEXED BY runs_user")
-                                     "WHERE r.user_id = ? AND r.seq > ? AND r.seq <= ? AND r.state = 3 ORDER BY r.seq LIMIT ?",
+                                     "WHERE r.user_id = ? AND r.seq > ? AND r.seq <= ? AND r.state = 3 "
+                                     "ORDER BY r.seq LIMIT ?",
                                      "uuuu", (uint64_t) id, w->after_seq, up_to, (uint64_t) w->limit);
         } else
                 r = sq_query(q, &st,
@@ -49,19 +51,19 @@ int sq_run_newest(Store *s, const char *user, const char *agent, uint64_t n, uin
         if (agent) {
                 r = sq_lane_id(q, user, agent, false, &id);
                 return r < 0 ? r : sq_number(q, ret_seq,
-                                             "SELECT seq FROM runs INDEXED BY runs_lane WHERE lane_id = ? AND state = 3 "
-                                             "ORDER BY seq DESC LIMIT 1 OFFSET ?",
+                                             "SELECT seq FROM runs INDEXED BY runs_lane WHERE lane_id = ? "
+                                             "AND state = 3 ORDER BY seq DESC LIMIT 1 OFFSET ?",
                                              "uu", (uint64_t) id, n);
         }
         if (user) {
                 r = sq_user_id(q, user, false, &id);
                 return r < 0 ? r : sq_number(q, ret_seq,
-                                             "SELECT seq FROM runs INDEXED BY runs_user WHERE user_id = ? AND state = 3 "
-                                             "ORDER BY seq DESC LIMIT 1 OFFSET ?",
+                                             "SELECT seq FROM runs INDEXED BY runs_user WHERE user_id = ? "
+                                             "AND state = 3 ORDER BY seq DESC LIMIT 1 OFFSET ?",
                                              "uu", (uint64_t) id, n);
         }
-        return sq_number(q, ret_seq, "SELECT seq FROM runs NOT INDEXED WHERE state = 3 ORDER BY seq DESC LIMIT 1 OFFSET ?",
-                         "u", n);
+        return sq_number(q, ret_seq,
+                         "SELECT seq FROM runs NOT INDEXED WHERE state = 3 ORDER BY seq DESC LIMIT 1 OFFSET ?", "u", n);
 }
 
 static int remove_one(SqliteStore *q, const char *id) {
@@ -108,8 +110,8 @@ int sq_users(Store *s, StoreUserCallback callback, void *userdata) {
         _cleanup_reset_ sqlite3_stmt *st = NULL;
         int n = 0, r;
 
-        r = sq_query(q, &st, "SELECT name, finished, finished_bytes, artifact_bytes, session_bytes FROM users ORDER BY name",
-                     "");
+        r = sq_query(q, &st,
+                     "SELECT name, finished, finished_bytes, artifact_bytes, session_bytes FROM users ORDER BY name", "");
         if (r < 0)
                 return r;
         while ((r = sq_step(q, st)) > 0) {
