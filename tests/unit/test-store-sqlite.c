@@ -54,6 +54,10 @@ static void check_whole(sqlite3 *db) {
                           "AND state = 3) OR finished_bytes <> (SELECT COALESCE(SUM(size), 0) FROM runs WHERE "
                           "user_id = u.id AND state = 3) OR artifact_bytes <> (SELECT COALESCE(SUM(a.size + reserved), 0) "
                           "FROM artifacts a JOIN runs r USING (seq) WHERE r.user_id = u.id)") == 0);
+        /* No name of an agent without an agent or a run of it. */
+        assert(number(db,
+               "SELECT COUNT(*) FROM lanes l WHERE NOT EXISTS (SELECT 1 FROM agents WHERE lane_id = l.id) AND "
+                          "NOT EXISTS (SELECT 1 FROM runs WHERE lane_id = l.id)") == 0);
         assert(number(db,
                "SELECT COUNT(*) FROM runs r WHERE NOT EXISTS (SELECT 1 FROM run_inputs i WHERE i.seq = r.seq)"
                           " AND r.trigger <> 'bulk'") == 0);
@@ -520,6 +524,18 @@ static void test_upgrade(void) {
         assert(number(SQLITE_STORE(s)->db, "SELECT artifact_bytes FROM users") == 7);
         assert(number(SQLITE_STORE(s)->db, "SELECT session_bytes FROM users") == 5);
         assert(store_runs_remove(s, (char *[]) { id, NULL }) == 1);
+        check_whole(SQLITE_STORE(s)->db);
+
+        /* An agent, then its last run, and the other way round. */
+        assert(enqueue(s, "a", "x", 0, id) == 1);
+        store_run_free(claim(s, &no_caps));
+        assert(store_run_finish(s, id, 1, &success) == 0);
+        assert(store_agent_remove(s, "a", "x") == 0);
+        assert(number(SQLITE_STORE(s)->db, "SELECT COUNT(*) FROM lanes") == 1);
+        assert(store_runs_remove(s, (char *[]) { id, NULL }) == 1);
+        assert(number(SQLITE_STORE(s)->db, "SELECT COUNT(*) FROM lanes") == 0);
+        add_agent(s, "a", "x", 1);
+        assert(store_agent_remove(s, "a", "x") == 0);
         check_whole(SQLITE_STORE(s)->db);
         store_free(s);
 }

@@ -76,27 +76,29 @@ int sq_agent_update(Store *s, const char *user, const char *name, const char *de
 int sq_agent_remove(Store *s, const char *user, const char *name) {
         SqliteStore *q = SQLITE_STORE(s);
         _cleanup_rollback_ SqTransaction t = {};
-        uint64_t agent, unfinished;
+        uint64_t agent, lane, unfinished;
         int r;
 
         r = sq_begin(q, &t);
         if (r < 0)
                 return r;
         r = agent_id(q, user, name, &agent);
+        if (r >= 0)
+                r = sq_number(q, &lane, "SELECT lane_id FROM agents WHERE id = ?", "u", agent);
         if (r < 0)
                 return r;
-        r = sq_number(q, &unfinished,
-                      "SELECT queued + live FROM lanes WHERE id = (SELECT lane_id FROM agents WHERE id = ?)", "u",
-                      agent);
+        r = sq_number(q, &unfinished, "SELECT queued + live FROM lanes WHERE id = ?", "u", lane);
         if (r < 0)
                 return r;
         if (unfinished > 0)
                 return -EBUSY;
         /* An agent of the same name that is made later is another agent. */
-        r = sq_run(q, "DELETE FROM sessions WHERE lane_id = (SELECT lane_id FROM agents WHERE id = ?)", "u", agent);
+        r = sq_run(q, "DELETE FROM sessions WHERE lane_id = ?", "u", lane);
         if (r < 0)
                 return r;
         r = sq_run(q, "DELETE FROM agents WHERE id = ?", "u", agent);
+        if (r >= 0)
+                r = sq_lane_drop(q, lane);
         if (r < 0)
                 return r;
         return sq_commit(&t);

@@ -68,6 +68,7 @@ int sq_run_newest(Store *s, const char *user, const char *agent, uint64_t n, uin
 
 static int remove_one(SqliteStore *q, const char *id) {
         SqRunGuard g;
+        uint64_t lane;
         int r;
 
         r = sq_run_guard(q, id, &g);
@@ -79,7 +80,12 @@ static int remove_one(SqliteStore *q, const char *id) {
         r = sq_run(q, "DELETE FROM artifacts WHERE seq = ?", "u", (uint64_t) g.seq);
         if (r < 0)
                 return r;
-        return sq_run(q, "DELETE FROM runs WHERE seq = ?", "u", (uint64_t) g.seq);
+        r = sq_number(q, &lane, "SELECT lane_id FROM runs WHERE seq = ?", "u", (uint64_t) g.seq);
+        if (r >= 0)
+                r = sq_run(q, "DELETE FROM runs WHERE seq = ?", "u", (uint64_t) g.seq);
+        if (r >= 0)
+                r = sq_lane_drop(q, lane);
+        return r < 0 ? r : 1;
 }
 
 int sq_runs_remove(Store *s, char *const *ids) {

@@ -473,3 +473,10 @@ int sq_lane_id(SqliteStore *q, const char *user, const char *agent, bool add, in
         *ret = (int64_t) id;
         return 0;
 }
+
+int sq_lane_drop(SqliteStore *q, uint64_t lane) {
+        return sq_run(q,
+                      "DELETE FROM lanes WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM runs WHERE lane_id = ?1) "
+                      "AND NOT EXISTS (SELECT 1 FROM agents WHERE lane_id = ?1)",
+                      "u", lane);
+}

@@ -93,6 +93,8 @@ int sq_schema_setup(SqliteStore *q, char **ret_error);
 /* Row ids of names. ADD makes them, inside the caller's transaction; else -ENOENT. */
 int sq_user_id(SqliteStore *q, const char *user, bool add, int64_t *ret);
 int sq_lane_id(SqliteStore *q, const char *user, const char *agent, bool add, int64_t *ret);
+/* Forgets the name of an agent that is no more, when its last run is gone. */
+int sq_lane_drop(SqliteStore *q, uint64_t lane);
 
 /* store-sqlite-runs.c: a run's columns in the order that sq_run_from_row() expects. */
 #define SQ_RUN_SELECT_BY(index)                                                                                        \
