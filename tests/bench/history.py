@@ -115,6 +115,23 @@ def turn(calls):
     return found
 
 
+def while_removed():
+    """ListRuns with the full store: at rest, and while half of its runs are removed."""
+    bus = dbus.bus.BusConnection(dbus.bus.BusConnection.TYPE_SYSTEM)
+    manager = dbus.Interface(bus.get_object("org.agentd1", "/org/agentd1", introspect=False), "org.agentd1.Manager")
+    nothing = dbus.Dictionary({}, signature="sv")
+    timed(lambda: manager.ListRuns(nothing), CALLS)
+    quiet = timed(lambda: manager.ListRuns(nothing), 5 * CALLS)
+    removal = subprocess.Popen(["agentctl", "prune-runs", AGENT, f"--keep={RUNS // 2}"])
+    begin, busy = time.monotonic(), []
+    while removal.poll() is None and time.monotonic() - begin < 20:
+        busy += timed(lambda: manager.ListRuns(nothing), 10)
+    removal.terminate()  # agentd goes on
+    removal.wait()
+    bus.close()
+    return quiet, busy
+
+
 def measure(row, calls, ensure_agent):
     ensure_agent(AGENT, kind="exec", command=["/bin/true"])
     ensure_agent("bench-queued", kind="exec", command=["/bin/sleep", "infinity"], concurrency=1)
@@ -133,6 +150,9 @@ def measure(row, calls, ensure_agent):
             starts_ref.append(exchange())
             for case, times in turn(calls).items():
                 ref.setdefault(case, []).extend(times)
+        exchange()
+        quiet, busy = while_removed()
+        yield row("history", "ListRuns while runs are removed", "the same store at rest", busy, quiet, None)
         reference = f"the same with {FEW} runs in the store"
         for case, times in ours.items():
             yield row("history", case, reference, times, ref[case], 1.1)
