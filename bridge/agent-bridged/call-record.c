@@ -54,5 +54,5 @@ void call_record_close(Bridge *b, const LiveRun *live, const CallRecord *record,
                         report_cancel_call(report);
         }
         if (r < 0)
-                log_warning_errno(r, "Run %s: a call of %s could not be reported: %m", live->run, record->service);
+                log_warning_limited_errno(r, "Run %s: a call of %s could not be reported: %m", live->run, record->service);
 }

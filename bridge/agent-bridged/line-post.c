@@ -13,6 +13,8 @@
 #define FIELDS_MAX 16
 /* What a line costs the journal beside its bytes: without it a run's limit would be millions of lines. */
 #define LINE_OVERHEAD 128U
+/* Each is a message to the journal, or a document that is parsed. Then others have their turn. */
+#define LINES_PER_TURN 64U
 
 static LinePost *line_post_free(LinePost *p) {
         live_run_unref(p->live);
@@ -61,6 +63,7 @@ static void hand_on(LinePost *p) {
                 size--;
         if (size > 0 && p->run->log_bytes < p->live->limits.log_bytes) {
                 p->run->log_bytes += LINE_OVERHEAD;
+                p->n_now++;
                 if (p->line(p, data, size, p->cut))
                         p->n_lines++;
                 else
@@ -108,12 +111,13 @@ static void over_limit(HttpRequest *req, LinePost *p) {
 static void on_readable(HttpRequest *req, void *userdata) {
         static const HttpField fields[] = { { "Content-Type", "application/json" } };
         LinePost *p = userdata;
-        char buf[8192];
+        char buf[512]; /* so many lines at most */
         ssize_t n;
 
         if (http_response_started(req))
                 return;
 
+        p->n_now = 0;
         while ((n = http_request_read(req, buf, sizeof(buf))) > 0) {
                 if ((uint64_t) n > p->live->limits.log_bytes - MIN(p->run->log_bytes, p->live->limits.log_bytes)) {
                         over_limit(req, p);
@@ -122,6 +126,10 @@ static void on_readable(HttpRequest *req, void *userdata) {
                 p->run->log_bytes += (uint64_t) n;
                 if (take(p, buf, (size_t) n) < 0) {
                         http_request_abort(req);
+                        return;
+                }
+                if (p->n_now >= LINES_PER_TURN) {
+                        http_request_call_again(req);
                         return;
                 }
         }

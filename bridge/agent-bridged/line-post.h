@@ -19,6 +19,7 @@ typedef struct LinePost {
         bool ndjson; /* by its content type */
         HttpBuffer buffer;
         unsigned n_lines, n_refused;
+        unsigned n_now; /* in this turn of the loop */
         bool cut;
 } LinePost;
 

@@ -188,7 +188,7 @@ static int read_refused(ReportQueue *q, sd_bus_message *m) {
                         continue;
                 for (uint32_t i = 0; c && i < index; i++)
                         c = c->next;
-                log_warning("Run %s: a call was not taken by agentd: %s.", c ? c->run : "-", error);
+                log_warning_limited("Run %s: a call was not taken by agentd: %s.", c ? c->run : "-", error);
         }
         return r;
 }

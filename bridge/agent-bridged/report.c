@@ -156,8 +156,8 @@ static void report_finish(Report *p, int error, sd_bus_message *reply, const cha
         /* What the run itself did wrong it hears itself. */
         if (error < 0 && error != -ENOENT && error != -ENODATA && error != -EEXIST && error != -EDQUOT &&
             error != -ENOSPC)
-                log_warning_errno(error, "Run %s: %s was not taken by agentd: %s", p->run, p->method,
-                                  detail ?: strerror(-error));
+                log_warning_limited_errno(error, "Run %s: %s was not taken by agentd: %s", p->run, p->method,
+                                          detail ?: strerror(-error));
         report_cancel(p);
         if (done)
                 done(error, reply, detail, userdata);

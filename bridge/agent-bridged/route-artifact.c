@@ -85,7 +85,7 @@ static void on_readable(HttpRequest *req, void *userdata) {
         while ((n = http_request_read(req, buf, sizeof(buf))) > 0) {
                 r = write_full(a->fd, buf, (size_t) n);
                 if (r < 0) {
-                        log_warning_errno(r, "Run %s: failed to write an artifact: %m", a->live->run);
+                        log_warning_limited_errno(r, "Run %s: failed to write an artifact: %m", a->live->run);
                         answer_failure(a, r, NULL);
                         return;
                 }

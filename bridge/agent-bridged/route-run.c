@@ -16,7 +16,7 @@ void route_get_run(const RouteRequest *r) {
 
         int k = live_task_read(r->run->bridge->paths.live, r->live->run, &task, &size);
         if (k < 0) {
-                log_warning_errno(k, "Run %s: failed to read its task: %m", r->live->run);
+                log_warning_limited_errno(k, "Run %s: failed to read its task: %m", r->live->run);
                 http_problem(r->http, 503, "task-unavailable", "The run's task cannot be read.", NULL, 0);
                 return;
         }
@@ -98,7 +98,7 @@ static void on_body(HttpRequest *req, const char *data, size_t size, void *userd
         text = strndup(data, size); /* plausible ones hold no NUL */
         int r = text ? report_send(p->bridge, p->live, on_reported, p, NULL, "ReportResult", "s", text) : -ENOMEM;
         if (r < 0) {
-                log_error_errno(r, "Run %s: failed to report its result: %m", p->live->run);
+                log_limited_errno(LOG_ERR, r, "Run %s: failed to report its result: %m", p->live->run);
                 p->http = NULL;
                 http_problem(req, 503, "result-not-recorded", NULL, NULL, 0);
         }

@@ -118,7 +118,7 @@ static void state_call_sent(StateCall *c, int error) {
                 c->reported = false;
                 return;
         }
-        log_warning_errno(error, "Run %s: failed to ask agentd: %m", c->live->run);
+        log_warning_limited_errno(error, "Run %s: failed to ask agentd: %m", c->live->run);
         http_problem(c->http, 503, "agentd-unavailable", "The platform does not answer at the moment.", NULL, 0);
 }
 

@@ -137,7 +137,7 @@ static bool recognise(HttpRequest *req, BridgeRun *run, bool proxy, RouteRequest
                 return false;
         }
         if (r < 0) {
-                log_error_errno(r, "Run %s: failed to verify a token: %m", run->id);
+                log_limited_errno(LOG_ERR, r, "Run %s: failed to verify a token: %m", run->id);
                 http_problem(req, 503, "verification-unavailable", NULL, NULL, 0);
                 return false;
         }

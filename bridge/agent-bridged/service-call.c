@@ -85,10 +85,9 @@ static void on_client_done(HttpRequest *req, HttpOutcome outcome, void *userdata
                         text = "client_closed";
                 }
         if (c->redactor && redactor_hits(c->redactor) > 0)
-                log_warning("Run %s: %s echoed its credential %u times in an answer to %s %s; it was taken out. "
-                            "Consider to change the credential, and to narrow the paths that are allowed.", c->live->run,
-                            c->service->name,
-                            redactor_hits(c->redactor), c->method, c->path);
+                log_warning_limited("Run %s: %s echoed its credential %u times in an answer to %s %s; it was taken "
+                                    "out. Consider to change the credential, and to narrow the paths that are allowed.",
+                                    c->live->run, c->service->name, redactor_hits(c->redactor), c->method, c->path);
         if (c->redactor && redactor_hits(c->redactor) > 0)
                 c->bridge->counters.redactions++;
         if (streq(text, "upstream_error"))
@@ -230,7 +229,7 @@ void call_get_material(ServiceCall *c) {
 
         int r = material_get(c->bridge, c->live, c->service, c->token, on_material, c, &c->material_call);
         if (r < 0) {
-                log_warning_errno(r, "Failed to ask for a credential: %m");
+                log_warning_limited_errno(r, "Failed to ask for a credential: %m");
                 call_fail(c, 503, "credentials-unavailable", "The credential store does not answer at the moment.",
                           "upstream_error");
         }
@@ -255,7 +254,7 @@ void call_retry(ServiceCall *c) {
         int r = material_invalidate(c->bridge, c->live, c->service, c->token, c->material.generation, on_invalidated,
                                     c, &c->material_call);
         if (r < 0) {
-                log_warning_errno(r, "Failed to report a refused access token: %m");
+                log_warning_limited_errno(r, "Failed to report a refused access token: %m");
                 call_fail(c, 503, "credentials-unavailable", "The credential store does not answer at the moment.",
                           "upstream_error");
         }

@@ -99,7 +99,7 @@ void call_check(ServiceCall *c) {
         int r = approval_ask(c->bridge, c->live, http_request_id(c->http), c->service->name, c->method, path,
                              on_approval, c, &c->approval);
         if (r < 0) {
-                log_warning_errno(r, "Run %s: failed to ask for approval: %m", c->live->run);
+                log_warning_limited_errno(r, "Run %s: failed to ask for approval: %m", c->live->run);
                 on_approval(APPROVAL_UNAVAILABLE, c);
         }
 }

@@ -264,9 +264,8 @@ static void fail_with_code(ServiceCall *c, CURLcode code) {
                 call_fail(c, 502, "bad-upstream-answer", "The service's answer has a head that is malformed or too "
                                                          "large.", "upstream_error");
         else if (curl_transfer_refused(c->transfer)) {
-                log_warning("Run %s: service %s leads to an address that must not be dialled (see AllowAddresses= "
-                            "in bridge.conf).",
-                            c->live->run, c->service->name);
+                log_warning_limited("Run %s: service %s leads to an address that must not be dialled (see "
+                                    "AllowAddresses= in bridge.conf).", c->live->run, c->service->name);
                 call_fail(c, 502, "upstream-address-refused", "The service's name leads to an address that the "
                                                               "bridge does not dial.",
                           "upstream_error");
@@ -274,8 +273,8 @@ static void fail_with_code(ServiceCall *c, CURLcode code) {
                 call_fail(c, 504, "upstream-timeout", "The service could not be reached in time.", "upstream_error");
         else if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE ||
                  code == CURLE_SSL_CONNECT_ERROR) {
-                log_warning("Run %s: TLS with service %s failed: %s.", c->live->run, c->service->name,
-                            curl_easy_strerror(code));
+                log_warning_limited("Run %s: TLS with service %s failed: %s.", c->live->run, c->service->name,
+                                    curl_easy_strerror(code));
                 call_fail(c, 502, "upstream-tls-failed", "No trusted TLS connection to the service could be made.",
                           "upstream_error");
         } else if (code == CURLE_COULDNT_RESOLVE_HOST)
@@ -462,7 +461,7 @@ void call_upstream_start(ServiceCall *c) {
         if (r >= 0)
                 r = curl_transfer_start(c->transfer, on_transfer_done, c);
         if (r < 0) {
-                log_warning_errno(r, "Run %s: failed to begin a call of %s: %m", c->live->run, c->service->name);
+                log_warning_limited_errno(r, "Run %s: failed to begin a call of %s: %m", c->live->run, c->service->name);
                 call_fail(c, r == -EINVAL ? 502 : 503, "call-not-possible", "The request could not be built.",
                           "upstream_error");
         }

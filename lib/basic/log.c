@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <systemd/sd-journal.h>
+#include <time.h>
 
 #include "basic/log.h"
 
@@ -69,4 +70,27 @@ int log_internal(int level, int error, const char *file, int line, const char *f
 
         errno = saved;
         return r;
+}
+
+bool log_limit_check(LogLimit *l, uint64_t now) {
+        if (l->since_usec == 0 || now - l->since_usec >= 60 * USEC_PER_SEC)
+                *l = (LogLimit) { .since_usec = MAX(now, UINT64_C(1)), .n_omitted = l->n_omitted };
+        if (l->n >= LOG_LIMIT_PER_MINUTE) {
+                l->n_omitted++;
+                return false;
+        }
+        l->n++;
+        return true;
+}
+
+bool log_limit_pass(LogLimit *l) {
+        struct timespec ts;
+
+        clock_gettime(CLOCK_MONOTONIC, &ts);
+        if (!log_limit_check(l, (uint64_t) ts.tv_sec * USEC_PER_SEC + (uint64_t) ts.tv_nsec / NSEC_PER_USEC))
+                return false;
+        if (l->n_omitted > 0)
+                log_warning("%u messages of the kind of the next were left out.", l->n_omitted);
+        l->n_omitted = 0;
+        return true;
 }

@@ -30,4 +30,24 @@ int log_internal(int level, int error, const char *file, int line, const char *f
 #define log_notice(...) log_full_errno(LOG_NOTICE, 0, __VA_ARGS__)
 #define log_info(...) log_full_errno(LOG_INFO, 0, __VA_ARGS__)
 #define log_debug(...) log_full_errno(LOG_DEBUG, 0, __VA_ARGS__)
+/*
+ * For what somebody else can have said as often as they like: of each place in the code so many a minute, the rest is
+ * counted and told with the next.
+ */
+#define LOG_LIMIT_PER_MINUTE 20U
+typedef struct LogLimit {
+        uint64_t since_usec; /* 0: never used */
+        unsigned n, n_omitted;
+} LogLimit;
+/* NOW: of a clock that does not jump. False: not this time. */
+bool log_limit_check(LogLimit *l, uint64_t now);
+bool log_limit_pass(LogLimit *l);
+#define log_limited_errno(level, e, ...)                                                             \
+        do {                                                                                         \
+                static LogLimit log_limit_;                                                          \
+                if (log_limit_pass(&log_limit_))                                                     \
+                        (void) log_full_errno(level, e, __VA_ARGS__);                                \
+        } while (0)
+#define log_warning_limited_errno(e, ...) log_limited_errno(LOG_WARNING, e, __VA_ARGS__)
+#define log_warning_limited(...) log_limited_errno(LOG_WARNING, 0, __VA_ARGS__)
 #define log_oom() log_error_errno(-ENOMEM, "Out of memory.")

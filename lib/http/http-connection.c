@@ -60,9 +60,14 @@ bool connection_is_idle(const HttpConnection *c) {
         return c->state == CONNECTION_HEAD && !http_parser_in_head(c->parser) && c->in.size == 0;
 }
 
-static bool wants_body(const HttpConnection *c) {
+/* Sooner or later. */
+static bool wants_rest_of_body(const HttpConnection *c) {
         return c->state == CONNECTION_EXCHANGE && c->request->accepted && !c->request->ended &&
-               !http_parser_complete(c->parser) && c->body.size < HTTP_BODY_WINDOW;
+               !http_parser_complete(c->parser);
+}
+
+static bool wants_body(const HttpConnection *c) {
+        return wants_rest_of_body(c) && c->body.size < HTTP_BODY_WINDOW;
 }
 
 static bool is_tunnel(const HttpConnection *c) {
@@ -106,8 +111,9 @@ static void connection_update(HttpConnection *c) {
                 events |= EPOLLIN;
         if (c->out.size > 0)
                 events |= EPOLLOUT;
-        /* In a tunnel a client that has sent all may still be reading; its end is read like everything else. */
-        if (!c->peer_eof && !is_tunnel(c))
+        /* In a tunnel a client that has sent all may still be reading; its end is read like everything else. So is that of
+         * a body, of which there may be more in the kernel than we have room for. */
+        if (!c->peer_eof && !is_tunnel(c) && !wants_rest_of_body(c))
                 events |= EPOLLRDHUP;
         /* After the end of a client that has nothing more to take, not even its hang-up is waited for: it would be
          * reported again and again with nothing to do about it. */
@@ -266,6 +272,8 @@ static int step_body(HttpConnection *c) {
         HttpRequest *req = c->request;
         bool got = false;
 
+        if (req->again)
+                return 0;
         while (wants_body(c) && c->in.size > 0) {
                 size_t consumed = 0, before = c->body.size;
                 size_t n = MIN(c->in.size, HTTP_BODY_WINDOW - before);
@@ -297,6 +305,10 @@ static int step_body(HttpConnection *c) {
         c->listener->server->n_calls++;
         req->ops->readable(req, req->userdata);
         c->listener->server->n_calls--;
+        if (req->again) {
+                hub_task_queue(c->listener->server->hub, &c->kick);
+                return 0;
+        }
         return 1;
 }
 
@@ -335,6 +347,8 @@ static int step_exchange(HttpConnection *c) {
         }
 
         int r = step_body(c);
+        if (req->again)
+                return 0;
         if (r == 0 && req->tunnel && c->peer_eof && c->in.size == 0 && !http_parser_complete(c->parser)) {
                 http_parser_end_tunnel(c->parser);
                 req->readable_pending = true;
@@ -408,7 +422,13 @@ static void connection_advance(HttpConnection *c) {
 }
 
 static void on_kick(void *userdata) {
-        connection_advance(userdata);
+        HttpConnection *c = userdata;
+
+        if (c->request && c->request->again) {
+                c->request->again = false;
+                c->request->readable_pending = true;
+        }
+        connection_advance(c);
 }
 
 static void connection_read(HttpConnection *c) {
@@ -432,7 +452,8 @@ static void on_io(uint32_t revents, void *userdata) {
         /* A half-closed client that waits for a long answer looks like one that has gone, and is taken for one:
          * else nobody would notice a client that gave up while the upstream thinks. What is answered at once still
          * reaches it. */
-        if ((revents & EPOLLRDHUP) && !wants_input(c) && !is_tunnel(c))
+        if ((revents & EPOLLRDHUP) && c->state != CONNECTION_HEAD && !wants_input(c) && !is_tunnel(c) &&
+            !wants_rest_of_body(c))
                 c->peer_eof = true;
         if (revents & (EPOLLERR | EPOLLHUP)) {
                 c->peer_eof = true;

@@ -29,6 +29,7 @@ struct HttpRequest {
 
         /* Body. */
         bool accepted, readable_pending, body_over;
+        bool again; /* http_request_call_again() */
         uint64_t body_max, body_received;
 
         /* Answer. */

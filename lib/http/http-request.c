@@ -113,6 +113,10 @@ ssize_t http_request_read(HttpRequest *req, void *buf, size_t size) {
         return (ssize_t) n;
 }
 
+void http_request_call_again(HttpRequest *req) {
+        req->again = true;
+}
+
 bool http_request_body_received(const HttpRequest *req) {
         return http_parser_complete(req->connection->parser);
 }

@@ -50,6 +50,9 @@ void http_request_accept_body(HttpRequest *req, uint64_t max);
 /* >0 bytes, 0 the body has ended, -EAGAIN nothing there yet, -EFBIG longer than allowed, -ECONNRESET the request
  * failed. */
 ssize_t http_request_read(HttpRequest *req, void *buf, size_t size);
+/* For a handler of readable for which what has come is work for more than one turn: it is called again in a later one,
+ * though nothing new may have come, and neither more of the body nor its client's end is looked at until then. */
+void http_request_call_again(HttpRequest *req);
 /* The body has been received as a whole (though perhaps not read yet). */
 bool http_request_body_received(const HttpRequest *req);
 

@@ -465,6 +465,22 @@ static void test_config(void) {
         free(c.s);
 }
 
+static void test_log_limit(void) {
+        LogLimit l = {};
+        uint64_t t = 1000 * USEC_PER_SEC;
+
+        for (unsigned i = 0; i < LOG_LIMIT_PER_MINUTE; i++)
+                assert(log_limit_check(&l, t + i));
+        for (unsigned i = 0; i < 1000; i++)
+                assert(!log_limit_check(&l, t + 60 * USEC_PER_SEC - 1));
+        assert(l.n_omitted == 1000);
+        assert(log_limit_check(&l, t + 60 * USEC_PER_SEC) && l.n_omitted == 1000); /* now it can be told */
+        l.n_omitted = 0;
+        for (unsigned i = 1; i < LOG_LIMIT_PER_MINUTE; i++)
+                assert(log_limit_check(&l, t + 61 * USEC_PER_SEC));
+        assert(!log_limit_check(&l, t + 61 * USEC_PER_SEC));
+}
+
 int main(void) {
         char template[] = "/tmp/test-basic-XXXXXX";
 
@@ -480,6 +496,7 @@ int main(void) {
         test_json_object();
         test_files();
         test_strmap();
+        test_log_limit();
         assert(rm_rf_at(AT_FDCWD, dir) == 0);
         test_config(); /* the last one: it leaves the namespace */
         return 0;

@@ -26,7 +26,7 @@ typedef struct Test {
         size_t body_read, body_written;
         bool drained;
         bool bad_field_refused;
-        unsigned n_ids;
+        unsigned n_ids, n_turns;
 } Test;
 
 static void on_done(HttpRequest *req, HttpOutcome outcome, void *userdata) {
@@ -70,6 +70,20 @@ static void count_body(HttpRequest *req, void *userdata) {
                 assert(http_response_send(req, 200, NULL, 0, "read", 4) == 0);
 }
 
+/* Each byte is work for a turn. */
+static void take_one(HttpRequest *req, void *userdata) {
+        Test *t = userdata;
+        char c;
+        ssize_t n = http_request_read(req, &c, 1);
+
+        t->n_turns++;
+        if (n > 0) {
+                t->body_read++;
+                http_request_call_again(req);
+        } else if (n == 0)
+                assert(http_response_send(req, 200, NULL, 0, "read", 4) == 0);
+}
+
 static void collected(HttpRequest *req, const char *data, size_t size, void *userdata) {
         static const HttpRequestOps ops = { .done = on_done };
         Test *t = userdata;
@@ -85,6 +99,7 @@ static void collected(HttpRequest *req, const char *data, size_t size, void *use
 static void handler(HttpRequest *req, void *userdata) {
         static const HttpRequestOps plain = { .done = on_done };
         static const HttpRequestOps streaming = { .writable = stream_more, .done = on_done };
+        static const HttpRequestOps laborious = { .readable = take_one, .done = on_done };
         static const HttpRequestOps counting = { .readable = count_body, .done = on_done };
         Test *t = userdata;
         const char *path = http_request_head(req)->path;
@@ -101,6 +116,9 @@ static void handler(HttpRequest *req, void *userdata) {
                 stream_more(req, t);
         } else if (streq(path, "/count")) {
                 http_request_set_ops(req, &counting, t);
+                http_request_accept_body(req, 1 << 20);
+        } else if (streq(path, "/labour")) {
+                http_request_set_ops(req, &laborious, t);
                 http_request_accept_body(req, 1 << 20);
         } else if (streq(path, "/collect")) {
                 (void) http_request_collect(req, 100, collected, t);
@@ -235,6 +253,15 @@ static char *receive(Test *t, bool *ret_eof) {
                 memmove(id, end, strlen(end) + 1);
                 t->n_ids++;
         }
+        return buf;
+}
+
+/* The same without the loop. */
+static char *receive_now(Test *t) {
+        static char buf[4096];
+        ssize_t n = recv(t->client, buf, sizeof(buf) - 1, MSG_DONTWAIT);
+
+        buf[MAX(n, (ssize_t) 0)] = 0;
         return buf;
 }
 
@@ -423,6 +450,47 @@ static void test_body(Test *t) {
         send_text(t, "POST /count HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n3");
         again(t);
         assert(t->n_done == 1 && t->outcome == HTTP_OUTCOME_CLIENT_CLOSED);
+}
+
+/* A body that is much work does not hold up others, and its client need not wait for the end of it. */
+static void test_labour(Test *t) {
+        static char body[100000];
+        bool eof;
+
+        for (unsigned half_closed = 0; half_closed < 2; half_closed++) {
+                again(t);
+                t->body_read = t->n_turns = 0;
+                static const char head[] = "POST /labour HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n";
+                assert(send(t->client, head, strlen(head), MSG_NOSIGNAL) > 0);
+                size_t sent = 0;
+                while (sent < sizeof(body)) {
+                        ssize_t n = send(t->client, body + sent, sizeof(body) - sent, MSG_NOSIGNAL);
+                        if (n > 0)
+                                sent += (size_t) n;
+                        else
+                                assert(errno == EAGAIN && sd_event_run(t->event, 0) >= 0);
+                }
+                if (half_closed)
+                        assert(shutdown(t->client, SHUT_WR) == 0);
+                while (t->body_read == 0)
+                        assert(sd_event_run(t->event, USEC_PER_SEC) >= 0);
+
+                int first = t->client;
+                pair(t);
+                assert(send(t->client, "GET /a HTTP/1.1\r\nHost: x\r\n\r\n", 28, MSG_NOSIGNAL) == 28);
+                char *s = NULL;
+                for (unsigned i = 0; i < 100 && !(s = strstr(receive_now(t), "/a")); i++)
+                        assert(sd_event_run(t->event, USEC_PER_SEC) >= 0);
+                assert(s && t->body_read < sizeof(body));
+                safe_close(t->client);
+                t->client = first;
+                while (t->body_read < sizeof(body))
+                        assert(sd_event_run(t->event, USEC_PER_SEC) > 0);
+                pump(t);
+                assert(endswith(receive(t, &eof), "read") && t->n_turns == sizeof(body) + 1);
+                assert(t->outcome == HTTP_OUTCOME_COMPLETE);
+        }
+        again(t);
 }
 
 static void test_refusals(Test *t) {
@@ -730,6 +798,7 @@ int main(void) {
         test_gone_with_all(&t);
         test_serial(&t);
         test_body(&t);
+        test_labour(&t);
         test_refusals(&t);
         test_memory(&t);
         teardown(&t);
