@@ -22,7 +22,7 @@ static int build_argv(const Operation *o, char ***ret) {
         static const char *const fixed[] = {
                 "/usr/bin/systemd-nspawn", "--quiet", "--keep-unit", "--register=no", "--settings=no",
                 "--private-users-ownership=off", "--as-pid2", "--resolv-conf=off", "--timezone=off",
-                "--link-journal=no", "--user=root", "--chdir=/root", "--setenv=HOME=/root",
+                "--link-journal=no", "--background=", "--user=root", "--chdir=/root", "--setenv=HOME=/root",
                 "--setenv=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "--setenv=LANG=C.UTF-8",
                 NULL
         };
@@ -83,7 +83,9 @@ int edit_unit_properties(sd_bus_message *m, void *userdata) {
 
                 if (!term)
                         return -ENOMEM;
-                TRY(sd_bus_message_append(m, "(sv)", "Environment", "as", 1, term));
+                /* nspawn would ask the terminal for its colour (see also --background=), and take what was typed ahead for
+                 * the answer. */
+                TRY(sd_bus_message_append(m, "(sv)", "Environment", "as", 2, term, "SYSTEMD_ADJUST_TERMINAL_TITLE=0"));
         }
         /* On top of nspawn's own filter. AF_VSOCK and the like know no network namespaces: by them a session could speak to
          * whatever the host runs on, or to its other guests. Nothing of this is needed to install packages. */

@@ -112,7 +112,7 @@ class Session:
         if self.pid == 0:
             os.environ["TERM"] = "xterm"
             os.execvp("agentctl", ["agentctl", "env", "edit", *argv])
-        self.seen = b""
+        self.seen = self.all = b""
 
     def expect(self, text):
         end = time.monotonic() + DEADLINE
@@ -125,6 +125,7 @@ class Session:
                     chunk = b""
                 assert chunk, self.seen
                 self.seen += chunk
+                self.all += chunk
         self.seen = self.seen.split(text.encode(), 1)[1]
 
     def send(self, text):

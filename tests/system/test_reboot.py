@@ -124,3 +124,22 @@ def test_an_edit_over_a_reboot(agentd, make_agent, reboot):
         top.append(json.loads(agentctl("env", "show", agent).stdout)["layers"][-1]["digest"])
     assert top[0] == top[1]
     assert agentctl("env", "fsck").returncode == 0
+
+
+def test_edits_over_a_reboot(agentd, make_agent, reboot, shell):
+    """What a session had changed is there, although it was open; nobody holds the edit, nothing of the session is left, and
+    it can be gone on with and frozen."""
+    agentd.finish(agentd.execute(make_agent("exit 0")))
+    s = shell("--allow-host=example.org")
+    s("echo one > /etc/one; rm /etc/debian_version; sync")
+    reboot()
+    assert [e["open"] for e in json.loads(agentctl("env", "edits", "--json=short").stdout)] == [False]
+    assert os.listdir(f"{RUNTIME}/live") == [] and os.listdir(f"{RUNTIME}/runs") == []
+    again = shell(name=s.agent)
+    assert again("cat /etc/one; ls /etc/debian_version || true").startswith("one\nls: cannot access")
+    assert "example.org" not in again("env")
+    again.end()
+    agentctl("env", "freeze", s.agent)
+    path = agentd.execute(s.agent, "import os; print(open('/etc/one').read(), os.path.exists('/etc/debian_version'))")
+    assert agentd.finish(path)[0] == "success"
+    assert agentd.result(path)["output"].split() == ["one", "False"]
