@@ -27,7 +27,6 @@
 #define BUS_ERROR_SERVICE_IN_USE "org.agentd1.Error.ServiceInUse"
 #define BUS_ERROR_QUEUE_FULL "org.agentd1.Error.QueueFull"
 #define BUS_ERROR_QUOTA_EXCEEDED "org.agentd1.Error.QuotaExceeded"
-#define BUS_ERROR_NO_SPACE "org.agentd1.Error.NoSpace"
 #define BUS_ERROR_IDEMPOTENCY_CONFLICT "org.agentd1.Error.IdempotencyConflict"
 #define BUS_ERROR_NO_SUCH_OPERATION "org.agentd1.Error.NoSuchOperation"
 #define BUS_ERROR_NO_RESULT "org.agentd1.Error.NoResult"

@@ -54,7 +54,8 @@ class SmallDisk:
         systemctl("stop", "agentd.service")
         # Else a session would set aside more than there is (test_env_edit_size.py).
         CONF.parent.mkdir(parents=True, exist_ok=True)
-        CONF.write_text("[Edit]\nSizeMax=infinity\n")
+        # And what is refused is to be refused by the disk.
+        CONF.write_text("[Edit]\nSizeMax=infinity\n[Retention]\nKeepFree=0\n")
         run("mount", self.device, STATE)
         systemctl("start", "agentd.service")
         assert self.agentd.import_image("tiny", self.aside / "image.tar")[0] == "done"
