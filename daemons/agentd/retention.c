@@ -14,10 +14,12 @@
 
 #define ARTIFACTS_DIR AGENTD_STATE_DIR "/artifacts"
 #define PART_PREFIX ".part-" /* report-bus.c */
-/* One batch: so many runs are looked at, and removed up to that many bytes of documents. It is over in a few ms. */
-#define BATCH_RUNS 64U
-#define BATCH_BYTES (UINT64_C(2) << 20)
-#define BATCH_PAUSE_USEC (10 * USEC_PER_MSEC)
+/* One batch: so many runs are looked at, and removed up to that many bytes of documents. It is over in a few ms, and then
+ * nothing is done for a multiple of the time that it took, so that others have most of it. */
+#define BATCH_RUNS 16U
+#define BATCH_BYTES (UINT64_C(1) << 20)
+#define BATCH_PAUSE_USEC (5 * USEC_PER_MSEC)
+#define BATCH_PAUSE_FACTOR 4U
 /* From the end of a run to the look whether there is too much: one look for all that end meanwhile. */
 #define LOOK_USEC (500 * USEC_PER_MSEC)
 #define PERIOD_USEC (10 * 60 * USEC_PER_SEC)
@@ -288,6 +290,7 @@ static bool leftovers_step(Retention *r) {
 
 static int on_batch(sd_event_source *source, uint64_t usec, void *userdata) {
         Retention *r = userdata;
+        uint64_t begin = now_monotonic();
 
         if (r->leftovers)
                 leftovers_step(r);
@@ -303,7 +306,8 @@ static int on_batch(sd_event_source *source, uint64_t usec, void *userdata) {
         }
         if (!r->leftovers && !r->sweeps)
                 return 0;
-        sd_event_source_set_time_relative(source, BATCH_PAUSE_USEC);
+        sd_event_source_set_time_relative(source,
+                                          MAX(BATCH_PAUSE_USEC, BATCH_PAUSE_FACTOR * (now_monotonic() - begin)));
         return sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
 }
 

@@ -7,8 +7,9 @@
 
 #include "store-sqlite.h"
 
-/* Pages that are given back to the file system after each removal, at most: 1 MiB. */
-#define VACUUM_PAGES "256"
+/* Pages that are given back to the file system after each removal, at most; what is left is used again, or given back the
+ * next time. */
+#define VACUUM_PAGES "64"
 
 int sq_runs_oldest(Store *s, const StoreOldest *w, StoreRunCallback callback, void *userdata) {
         SqliteStore *q = SQLITE_STORE(s);
@@ -105,9 +106,12 @@ int sq_runs_remove(Store *s, char *const *ids) {
         r = sq_commit(&t);
         if (r < 0)
                 return r;
-        /* A file that does not shrink now does so the next time. */
-        if (n > 0)
+        /* Not worth a wait for the disk. */
+        if (n > 0) {
+                (void) sqlite3_exec(q->db, "PRAGMA synchronous = NORMAL", NULL, NULL, NULL);
                 (void) sqlite3_exec(q->db, "PRAGMA incremental_vacuum(" VACUUM_PAGES ")", NULL, NULL, NULL);
+                (void) sqlite3_exec(q->db, "PRAGMA synchronous = FULL", NULL, NULL, NULL);
+        }
         return n;
 }
 
