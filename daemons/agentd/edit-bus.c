@@ -46,8 +46,9 @@ static int take_hosts(Manager *m, uid_t sender, char *const *asked, EditOptions 
 
                 if (beyond)
                         return sd_bus_error_setf(e, SD_BUS_ERROR_ACCESS_DENIED,
-                                                 "The administrator does not let users name other hosts (AllowOtherHosts=), "
-                                                 "and \"%s\" is not among those of AllowHosts=.", beyond);
+                                                 "The administrator does not let users name other hosts "
+                                                 "(AllowOtherHosts=), and \"%s\" is not among those of AllowHosts=.",
+                                                 beyond);
         }
         return 0;
 }
@@ -113,8 +114,8 @@ int edit_in_use(const Edit *edit, sd_bus_error *e) {
         strftime(since, sizeof since, "%Y-%m-%d %H:%M:%S UTC", gmtime_r(&begun, &tm));
         if (o->kind == OPERATION_FREEZE)
                 return sd_bus_error_setf(e, BUS_ERROR_EDIT_IN_USE,
-                                         "The environment of \"%s\" is being frozen by %s since %s (operation %s).", edit->agent,
-                                         strempty(o->holder), since, o->id);
+                                         "The environment of \"%s\" is being frozen by %s since %s (operation %s).",
+                                         edit->agent, strempty(o->holder), since, o->id);
         return sd_bus_error_setf(e, BUS_ERROR_EDIT_IN_USE,
                                  "The environment of \"%s\" is being edited by %s since %s (operation %s). "
                                  "\"agentctl env close\" ends that session; what it has changed stays.", edit->agent,
@@ -275,7 +276,8 @@ static int resolve_edit(Manager *m, sd_bus_message *msg, Edit **ret, sd_bus_erro
                 return r;
         *ret = edit_find(m, user, name);
         if (!*ret)
-                return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_EDIT, "The environment of \"%s\" is not being edited.", name);
+                return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_EDIT, "The environment of \"%s\" is not being edited.",
+                                         name);
         return 1;
 }
 
@@ -294,7 +296,9 @@ int method_discard_edit(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
 }
 
 int method_close_edit(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
+        _cleanup_free_ char *sender = NULL;
         Manager *m = userdata;
+        uid_t uid;
         Edit *edit;
         int r;
 
@@ -302,7 +306,12 @@ int method_close_edit(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         if (r <= 0)
                 return r < 0 ? r : 1;
         if (!edit->operation || edit->operation->kind != OPERATION_EDIT)
-                return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_EDIT, "No session is open in the edit of \"%s\".", edit->agent);
+                return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_EDIT, "No session is open in the edit of \"%s\".",
+                                         edit->agent);
+        r = bus_sender_user(msg, &uid, &sender);
+        if (r < 0)
+                return r;
+        log_info("The session of %s in the edit of %s is closed by %s.", strempty(edit->operation->holder), edit->key, sender);
         operation_cancel(edit->operation);
         return sd_bus_reply_method_return(msg, "o", edit->operation->path);
 }

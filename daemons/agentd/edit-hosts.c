@@ -62,14 +62,15 @@ const char *edit_hosts_beyond(char *const *hosts, char *const *allowed) {
 
                 if (allowed && strv_contains(allowed, *h))
                         continue;
-                /* All names below a domain are more than any one name; they may be below a wider one of the same kind. */
+                /* All names below a domain are more than any one name; they may be below a wider one of that kind. */
                 if (!name || parse_uint64(colon + 1, &port) < 0)
                         return *h;
                 if (below) {
                         bool found = false;
 
                         for (char *const *a = allowed; !found && a && *a; a++)
-                                found = startswith(*a, "*.") && proxy_allows((char *[]) { *a, NULL }, name, (uint16_t) port);
+                                found = startswith(*a, "*.") &&
+                                        proxy_allows((char *[]) { *a, NULL }, name, (uint16_t) port);
                         if (!found)
                                 return *h;
                 } else if (!proxy_allows(allowed, name, (uint16_t) port))

@@ -2,12 +2,12 @@
 #pragma once
 
 /*
- * A session in an edit, beside its root and its unit: the way to the bridge's forward proxy, which is all that it has of a
- * network, and what an agentd after us has to know of it. It is an Operation of kind edit; its id on the bridge is that of
- * its root (views[0].id).
+ * A session in an edit, beside its root and its unit: the way to the bridge's forward proxy, which is all that it has of
+ * a network, and what an agentd after us has to know of it. It is an Operation of kind edit; its id on the bridge is that
+ * of its root (views[0].id).
  *
- * Promises: the live file is there before anything of the session runs and gone before its end is told, so what its token
- * allows ends with it. A session belongs to PID 1, as a run does: it goes on while agentd is away, and is found again.
+ * Promises: the live file is there before anything of the session runs and gone before its end is told, so what its
+ * token allows ends with it. A session belongs to PID 1, as a run does: it goes on while agentd is away, and is found again.
  */
 
 #include "operation.h"
@@ -22,8 +22,8 @@ EditSession *edit_session_free(EditSession *s);
 
 /* Root and network namespace are there. Writes the files, registers LISTENER_FD (owned), starts the unit; or ends O. */
 void edit_session_begin(Operation *o, int listener_fd);
-/* What it finds in its environment, empty where it may go nowhere; the values are in the file below, for PID 1, since there is
- * a token in them. */
+/* What it finds in its environment, empty where it may go nowhere; the values are in the file below, for PID 1, since
+ * there is a token in them. */
 const char *const *edit_session_variables(const Operation *o);
 #define EDIT_ENVIRONMENT_FILE AGENTD_RUNTIME_DIR "/runs/%s/environment"
 

@@ -3,9 +3,9 @@
  * The unit of an edit session: systemd-nspawn as its own container's manager, on the root that the worker has composed.
  * Whoever works in there is root of a user namespace, with nothing of the host but the terminal or pipes they came
  * with: no socket, a process and mount namespace of their own, and a network namespace in which there is the bridge's
- * forward proxy and nothing else. That one is made by the worker, and PID 1 puts nspawn into it (NetworkNamespacePath=),
- * which makes none of its own then. So it belongs to the host's user namespace: the session's root cannot change anything in
- * it, and the listener can be put there before anything of the session runs.
+ * forward proxy and nothing else. That one is made by the worker, and PID 1 puts nspawn into it
+ * (NetworkNamespacePath=), which makes none of its own then. So it belongs to the host's user namespace: the session's
+ * root cannot change anything in it, and the listener can be put there before anything of the session runs.
  */
 #include "basic/string-util.h"
 #include "edit-session.h"

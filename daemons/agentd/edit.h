@@ -3,9 +3,9 @@
 
 /*
  * An edit of an agent's environment: changes on top of one generation that are not frozen yet. It is a directory
- * <state>/edits/<id>/ with edit.json and the disk (sandbox/edit-disk.h) with the overlay's upper/ and work/, so it outlives
- * sessions, agentd and a reboot. There is one for each agent at most. It ends by a freeze or by being discarded; until then, one session (a shell, or one
- * command) at a time may be open in it.
+ * <state>/edits/<id>/ with edit.json and the disk (sandbox/edit-disk.h) with the overlay's upper/ and work/, so it
+ * outlives sessions, agentd and a reboot. There is one for each agent at most. It ends by a freeze or by being discarded;
+ * until then, one session (a shell, or one command) at a time may be open in it.
  */
 
 #include "manager.h"

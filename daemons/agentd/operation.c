@@ -57,10 +57,12 @@ static void on_view_gone(int error, const char *message, void *userdata) {
 
 static void drop_views(Operation *o) {
         for (size_t i = 0; i < OPERATION_VIEWS_MAX; i++) {
-                if ((o->views[i].made || o->views[i].disk) && worker_cleanup(o->manager->worker, o->views[i].id, false, on_view_gone, NULL,
-                                                       NULL) < 0)
+                OperationView *v = &o->views[i];
+
+                if ((v->made || v->disk) &&
+                    worker_cleanup(o->manager->worker, v->id, false, on_view_gone, NULL, NULL) < 0)
                         log_oom();
-                o->views[i].made = o->views[i].disk = false;
+                v->made = v->disk = false;
         }
 }
 
@@ -408,7 +410,8 @@ static void judge_session(Operation *o) {
         _cleanup_free_ char *place = operation_edit_place(o);
         int fd = place ? open(place, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -ENOMEM, r;
 
-        r = !place ? -ENOMEM : fd < 0 ? -errno : async_sync_start(o->manager->event, fd, true, on_session_synced, o, &o->sync);
+        r = !place ? -ENOMEM : fd < 0 ? -errno :
+                async_sync_start(o->manager->event, fd, true, on_session_synced, o, &o->sync);
         if (r < 0)
                 on_session_synced(r, o);
 }

@@ -42,15 +42,19 @@ static int run_program(char *const *argv) {
         while (waitpid(pid, &status, 0) < 0)
                 if (errno != EINTR)
                         return -errno;
-        return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : WIFEXITED(status) && WEXITSTATUS(status) == 127 ? -ENOENT : -EIO;
+        if (!WIFEXITED(status))
+                return -EIO;
+        return WEXITSTATUS(status) == 0 ? 0 : WEXITSTATUS(status) == 127 ? -ENOENT : -EIO;
 }
 
 static int make_file_system(const char *path) {
         /* The file is new, so that what is not written is zero. */
-        return run_program((char *[]) { (char *) "/usr/sbin/mkfs.ext4", (char *) "-q", (char *) "-F", (char *) "-m", (char *) "1",
-                                        (char *) "-i", (char *) "16384", (char *) "-J", (char *) "size=16", (char *) "-E",
-                                        (char *) "assume_storage_prezeroed=1,nodiscard,root_owner=0:0", (char *) "-L",
-                                        (char *) "agentd-edit", (char *) path, NULL });
+        const char *const argv[] = {
+                "/usr/sbin/mkfs.ext4", "-q", "-F", "-m", "1", "-i", "16384", "-J", "size=16", "-L", "agentd-edit",
+                "-E", "assume_storage_prezeroed=1,nodiscard,root_owner=0:0", path, NULL
+        };
+
+        return run_program((char *const *) argv);
 }
 
 /* Complete before it has its name. */
@@ -124,8 +128,9 @@ static int check_room(const char *dir, uint64_t size, const struct stat *st, cha
         free = (uint64_t) vfs.f_bavail * vfs.f_frsize;
         left = MIN((uint64_t) vfs.f_blocks * vfs.f_frsize / 20, LEFT_MAX);
         if (free < left || free - left < size - have)
-                return step_fail(message, -ENOSPC, "An edit session sets aside %" PRIu64 " MiB more (SizeMax=), the disk has %"
-                                 PRIu64 " MiB for it", (size - have) >> 20, free < left ? 0 : (free - left) >> 20);
+                return step_fail(message, -ENOSPC, "An edit session sets aside %" PRIu64
+                                 " MiB more (SizeMax=), the disk has %" PRIu64 " MiB for it", (size - have) >> 20,
+                                 free < left ? 0 : (free - left) >> 20);
         return 0;
 }
 
