@@ -14,7 +14,7 @@ import tarfile
 import dbus
 import pytest
 
-from client import OPERATION, PROPERTIES, RUNTIME, STATE, agentctl, run, systemctl, wait_until
+from client import OPERATION, PROPERTIES, RUNTIME, STATE, agentctl, run, show, systemctl, wait_until
 from runners import layer_file
 from test_env_edit import edit
 from test_env_store import fsck, prune
@@ -329,6 +329,35 @@ def test_calls_and_runs(agentd, disk, agent, unique, room):
     for n in made:
         agentd.call("RemoveAgent", n)
     works(agentd, agent)
+
+
+@pytest.mark.parametrize("room", [0, "inodes"])
+def test_fold(agentd, disk, agent, runners, unique, room):
+    """A run that swapped its runner ends on a full disk: it stays a success, and the next one swaps and folds."""
+    name = unique()
+    agentd.call("CreateAgent", json.dumps({"name": name, "image": "tiny", "kind": "command", "command": ["/bin/true"]}))
+    runners.deploy(write_tiny_runner(disk.aside / "runner", f"first of {name}"))
+    assert agentd.finish(agentd.execute(name))[0] == "success"
+    before = head(agentd, name)
+    assert len(before) == 2
+    runners.deploy(write_tiny_runner(disk.aside / "runner", f"second of {name}", pause=3))
+    path = agentd.execute(name)
+    agentd.wait_state(path, "running")
+    unit = str(agentd.get(path, "Unit"))
+    with disk.full(room):
+        refused = pathlib.Path(f"{RUNTIME}/runs/{agentd.run_id(path)}/rw/upper/home/agent/refused")
+        if room == 0:  # not even its result can be taken; a runner asks again
+            wait_until(refused.exists, "the result to be refused")
+        else:  # that needs no file, but the fold does
+            wait_until(lambda: show(unit, "SubState") != "running", "the end of the run's program")
+            assert agentd.finish(path)[0] == "success"
+            assert head(agentd, name) == before
+            assert "No space left" in run("journalctl", "-b", "-u", "agentd", "--grep", "is not folded", "-n", "1", "--no-pager").stdout
+    assert agentd.finish(path)[0] == "success"
+    assert agentd.finish(agentd.execute(name))[0] == "success"
+    after = head(agentd, name)
+    assert len(after) == 3 and after[1:] == [(before[0][0], False), before[1]]
+    agentd.call("RemoveAgent", name)
 
 
 def several(agent, n):

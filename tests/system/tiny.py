@@ -57,16 +57,19 @@ call() {
         [[ $answer == *" 20"* ]]
 }
 call GET /v1/run '' || exit 1
-call POST /v1/run/result '{"status":"success","output":1}' || exit 1
+until call POST /v1/run/result '{"status":"success","output":1}'; do
+        : >/home/agent/refused
+        sleep 0.2
+done
 """
 
 
-def write_tiny_runner(folder, version, padding=20000):
-    """A runner in FOLDER, which is made anew; PADDING makes its scripts larger."""
+def write_tiny_runner(folder, version, padding=20000, pause=0):
+    """A runner in FOLDER, which is made anew; PADDING makes its scripts larger, PAUSE a run longer."""
     folder = pathlib.Path(folder)
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "bin").mkdir(parents=True)
-    (folder / "bin/node").write_text(NODE)
+    (folder / "bin/node").write_text(NODE.replace("until call", f"sleep {pause}\nuntil call"))
     (folder / "bin/node").chmod(0o755)
     for i in range(5):
         (folder / f"part{i}.cjs").write_text(f"// script\n// {version}\n" + "//\n" * padding)
