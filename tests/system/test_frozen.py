@@ -6,13 +6,15 @@ gone, what is frozen is there, and a freeze moves the head only from where the r
 import hashlib
 import json
 import os
+import re
+import shutil
 import uuid
 
 import dbus
 import pytest
 
 import inside
-from client import RUNTIME, STATE, agentctl, run, wait_until
+from client import RUNTIME, STATE, agentctl, kill, run, wait_until
 
 # Digest over the whole root as seen from inside: names, kinds, modes, owners, sizes, times, attributes, targets, bytes.
 # Left out is what is not the environment's: the kernel's and the run's own trees, and the files of its identity.
@@ -316,3 +318,108 @@ def test_changes_go_with_their_agent(agentd, make_agent):
     assert os.path.isdir(rest)
     agentd.call("RemoveAgent", name)
     wait_until(lambda: not os.path.exists(rest), "the kept changes of a removed agent to go")
+
+
+LOOK = inside.PRELUDE + DIGEST + """
+say([digest(root_digest()), sorted(k for k in os.environ), sys.version, sorted(os.listdir("/")), time.tzname, os.path.realpath("/proc/self/exe")])
+"""
+
+
+def look(agentd, agent):
+    """What a run sees, and on which environment."""
+    path = agentd.execute(agent, LOOK)
+    result, message = agentd.finish(path)
+    assert result == "success", message
+    receipt = agentd.receipt(path)
+    return agentd.result(path)["output"], receipt["environment"], receipt["runner"]
+
+
+def repack(package, folder, change):
+    """A package as it is installed, with all of its files as CHANGE(name, bytes) makes them; another version of it."""
+    root = folder / "root"
+    (root / "DEBIAN").mkdir(parents=True)
+    control = run("dpkg-query", "-s", package).stdout
+    control = re.sub(r"(?m)^(Status|Conffiles):.*\n( .*\n)*", "", control)
+    (root / "DEBIAN/control").write_text(re.sub(r"(?m)^Version: .*$", f"Version: {change(None, None)}", control))
+    for name in run("dpkg-query", "-L", package).stdout.splitlines():
+        if os.path.islink(name):
+            (root / name[1:]).parent.mkdir(parents=True, exist_ok=True)
+            (root / name[1:]).symlink_to(os.readlink(name))
+        elif os.path.isfile(name):
+            (root / name[1:]).parent.mkdir(parents=True, exist_ok=True)
+            with open(name, "rb") as f:
+                (root / name[1:]).write_bytes(change(name, f.read()))
+            (root / name[1:]).chmod(os.stat(name).st_mode & 0o7777)
+    run("dpkg-deb", "--root-owner-group", "-Znone", "--build", root, folder / "p.deb")
+    shutil.rmtree(root)
+    return folder / "p.deb"
+
+
+@pytest.fixture
+def upgrade(tmp_path):
+    """Upgrades packages of the host for real; the old versions are back after the test."""
+    back = []
+
+    def do(package):
+        version = run("dpkg-query", "-W", "-f", "${Version}", package).stdout
+        for name in ("old", "new"):
+            (tmp_path / package / name).mkdir(parents=True)
+        back.append(repack(package, tmp_path / package / "old", lambda n, data: version if n is None else data))
+
+        def newer(name, data):
+            if name is None:
+                return version + "+upgraded"
+            # Bytes of text files; of programs only the time and the inode, for the machine is to go on.
+            return data if b"\\0" in data[:4096] or name.startswith(("/usr/bin", "/usr/sbin")) else data + b"\\n# upgraded\\n"
+
+        new = repack(package, tmp_path / package / "new", newer)
+        run("dpkg", "--force-confnew", "--force-downgrade", "-i", new)
+        assert run("dpkg-query", "-W", "-f", "${Version}", package).stdout.endswith("+upgraded")
+
+    yield do
+    for deb in back:
+        run("dpkg", "--force-confnew", "--force-downgrade", "-i", deb)
+
+
+def test_what_the_platform_does_changes_no_byte(agentd, make_agent, runners, upgrade, tmp_path):
+    """Ten deploys, upgrades of the host's packages, and restarts of everything, with runs in between: all that a run can see
+    but the runner is the same, and so are the digests.
+    """
+    agent = make_agent(inside.COMMAND, kind="command")
+    first = keep_run(agentd, agent, "mine")
+    assert agentd.freeze(agent, first)[0] == "done"
+    seen, environment, runner = look(agentd, agent)
+    before, shipped = layers(), "/usr/lib/agentd/runner"
+    head = [row[0] for row in generations(agentd, agent) if row[5]]
+    packages = iter(["base-files", "tzdata", "ca-certificates", "debianutils"])
+    for n in range(10):
+        shutil.copytree(shipped, tmp_path / str(n))
+        with open(tmp_path / str(n) / "main.cjs", "a") as f:
+            f.write(f"// of another day: {n} {uuid.uuid4().hex}\\n")
+        new = runners.deploy(tmp_path / str(n))
+        if n % 3 == 0:
+            with open("/etc/debian_version") as f:
+                was = f.read()
+            upgrade(next(packages))
+            with open("/etc/debian_version") as f:
+                assert n or f.read() != was, "nothing was upgraded, so nothing is shown"
+        if n % 3 == 1:
+            run("systemctl", "restart", "agentd.service", "agent-bridged.service", "agent-credentiald.service")
+        if n % 3 == 2:
+            run("systemctl", "daemon-reexec")
+            kill("agentd.service")
+        if n % 3 != 0:  # to hash all of it takes a while
+            path = agentd.execute(agent, inside.PRELUDE + "say(1)")
+            assert agentd.finish(path)[0] == "success" and agentd.receipt(path)["runner"] == new
+            continue
+        again, same, ran = look(agentd, agent)
+        assert ran == new != runner, "the run had an old runner, so nothing is shown"
+        assert again == seen and same == environment
+    after = layers()
+    assert {k: after.get(k) for k in before} == before
+    assert head[0] in [row[0] for row in generations(agentd, agent)]
+    # What was frozen before all of it, as its owner finds it when they go back to it.
+    agentctl("env", "rollback", agent, "2")
+    again, same, _ = look(agentd, agent)
+    assert again == seen and same == environment
+    assert run("agentctl", "env", "fsck").returncode == 0
