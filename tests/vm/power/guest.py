@@ -112,9 +112,10 @@ class Edit:
     """The first session of an edit, and a second one."""
 
     def prepare(self):
-        agentctl("env", "discard", "edited", check=False)
-        if "edited" not in agents():
-            make_agent("edited")
+        if "edited" in agents():
+            agentctl("env", "discard", "edited", check=False)
+            agentctl("agent", "remove", "edited")
+        make_agent("edited")
         return {"one": fresh(), "two": fresh(), "head": head("edited")}
 
     def work(self, e, mark):
@@ -448,7 +449,8 @@ def main():
     line = Line(sys.argv[1])
     try:
         # agentd is wanted by the target that we are in; with its name it knows all that was left.
-        run("busctl", "call", "org.agentd1", "/org/agentd1", "org.freedesktop.DBus.Peer", "Ping")
+        wait_until(lambda: run("busctl", "call", "org.agentd1", "/org/agentd1", "org.freedesktop.DBus.Peer", "Ping",
+                               check=False).returncode == 0, "agentd")
         line.say("hello", uptime=float(open("/proc/uptime").read().split()[0]))
         serve(line)
     except Exception as e:  # noqa: BLE001 - whatever it is, the other end wants to know
