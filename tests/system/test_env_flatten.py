@@ -2,9 +2,11 @@
 """A tall stack of layers becomes one, and nobody can tell but by the log."""
 
 import json
+import pathlib
 
+import dbus
 
-from client import agentctl, wait_until
+from client import agentctl, run, show, wait_until
 from test_env_edit import edit
 from test_env_generations import diff, said
 from test_env_store import fsck, prune
@@ -56,3 +58,31 @@ def test_flatten(agentd, make_agent):
     assert fsck(agentd)[0] == "done"
     agentctl("env", "edit", name, "--", "/bin/sh", "-c", "cat /opt/d/sub/y")
     agentctl("env", "discard", name)
+
+
+def test_a_live_run_keeps_what_it_started_with(agentd, make_agent):
+    """Over freezes, the merging that they set off, and a prune; also in files that it opens only then. The next one has the new."""
+    name = make_agent("cat > /tmp/s; . /tmp/s", kind="command")
+    edit(name, "mkdir /opt/d; for i in 1 2 3 4 5; do echo old > /opt/d/$i; done; echo old > /etc/which")
+    agentctl("env", "freeze", name)
+    look = "cat /etc/which /opt/d/* | sort | uniq -c | tr -s ' \\n' ' '"
+    path = agentd.execute(name, f"cat /opt/d/1; until [ -e /tmp/go ]; do sleep 0.1; done; {look}", timeout_usec=dbus.UInt64(900_000_000))
+    agentd.wait_state(path, "running")
+    group = show(f"agent-run-{agentd.run_id(path)}.service", "ControlGroup")
+    wait_until(lambda: "sleep" in run("sh", "-c", f"cat $(sed 's:.*:/proc/&/comm:' /sys/fs/cgroup{group}/cgroup.procs)", check=False).stdout,
+               "the run's program")
+    began = str(agentd.get(path, "Generation"))
+    for i in range(8):
+        edit(name, f"rm -f /opt/d/{i}; echo new > /opt/d/x{i}; echo new > /etc/which")
+        agentctl("env", "freeze", name)
+    wait_until(lambda: len(json.loads(agentctl("env", "show", name).stdout)["layers"]) == 2, "the merging")
+    assert prune(agentd, name, keep=1)[0] >= 8
+    assert began in [str(r[0]) for r in agentd.call("ListGenerations", name)], "the run stands on it"
+    pid = int(open(f"/sys/fs/cgroup{group}/cgroup.procs").read().split()[0])
+    pathlib.Path(f"/proc/{pid}/root/tmp/go").touch()
+    assert agentd.finish(path)[0] == "success"
+    assert said(agentd, path).split() == ["old", "6", "old"] and agentd.receipt(path)["generation"] == began
+    path = agentd.execute(name, look)
+    assert agentd.finish(path)[0] == "success" and said(agentd, path).split() == ["9", "new"]
+    assert prune(agentd, name, keep=1)[0] == 1  # now nobody does
+    assert fsck(agentd)[0] == "done"
