@@ -232,7 +232,9 @@ static void on_prepared(int error, const char *message, int listener_fd, void *u
                 return;
         }
         run->listener_fd = listener_fd;
-        run->t_sandbox = now_monotonic();
+        /* Of the first one: others, which follow where its runner is refused, are part of finding a runner. */
+        if (run->t_sandbox == 0)
+                run->t_sandbox = now_monotonic();
         if (run->runner)
                 run_runner_settle(run);
         else
