@@ -140,15 +140,20 @@ static int prune(int upper) {
         return 0;
 }
 
+static int64_t walked(int64_t n) {
+        if (n == -ELOOP)
+                return report_error(0, "NotFreezable", "The changes have more directories inside one another than can be "
+                                                       "frozen");
+        return n < 0 ? report_errno((int) n, "Freezing the changes") : n;
+}
+
 int64_t freeze_upper(int upper) {
-        int64_t n;
         int r;
 
         r = prune(upper);
         if (r < 0)
                 return r;
-        n = tree_walk(upper, visit, NULL);
-        return n < 0 ? report_errno((int) n, "Freezing the changes") : n;
+        return walked(tree_walk(upper, visit, NULL));
 }
 
 static int own_whiteout(int dir, const char *name, const struct stat *st, void *userdata) {
@@ -160,7 +165,5 @@ static int own_whiteout(int dir, const char *name, const struct stat *st, void *
 }
 
 int64_t freeze_own_whiteouts(int raw, uid_t base) {
-        int64_t n = tree_walk(raw, own_whiteout, &base);
-
-        return n < 0 ? report_errno((int) n, "Freezing the changes") : n;
+        return walked(tree_walk(raw, own_whiteout, &base));
 }

@@ -154,8 +154,33 @@ int unlink_noerrno(int dirfd, const char *path, int flags) {
         return 0;
 }
 
-static int rm_rf_dir(int fd /* consumed */, dev_t dev) {
+/* Levels of which each has an fd and a frame of ours. What is deeper is moved up to the top first. */
+#define RM_RF_DEPTH 64U
+/* And as many where it cannot be moved, as some directories of an overlay. */
+#define RM_RF_DEPTH_MAX 512U
+
+typedef struct RmRf {
+        int top; /* of the whole tree */
+        dev_t dev;
+        uint64_t moved;
+} RmRf;
+
+/* To a name of its own at the top, from where it is removed later. Where that cannot be: <0. */
+static int rm_rf_move_up(RmRf *t, int dir, const char *name) {
+        char to[32];
+
+        do {
+                snprintf(to, sizeof to, ".deep-%" PRIu64, t->moved++);
+                if (renameat2(dir, name, t->top, to, RENAME_NOREPLACE) >= 0)
+                        return 0;
+        } while (errno == EEXIST);
+        return -errno;
+}
+
+/* Whoever made the tree chose its depth: it costs a bounded number of fds and frames. */
+static int rm_rf_dir(RmRf *t, int fd /* consumed */, unsigned depth) {
         DIR *d = fdopendir(fd);
+        uint64_t moved;
         struct dirent *de;
         int r = 0;
 
@@ -164,6 +189,8 @@ static int rm_rf_dir(int fd /* consumed */, dev_t dev) {
                 close(fd);
                 return r;
         }
+again:
+        moved = t->moved;
         while (r >= 0 && (de = readdir(d))) {
                 struct stat st;
                 int k;
@@ -178,18 +205,31 @@ static int rm_rf_dir(int fd /* consumed */, dev_t dev) {
                         r = unlink_noerrno(dirfd(d), de->d_name, 0);
                         continue;
                 }
-                if (st.st_dev != dev) { /* a mount: not ours to empty */
+                if (st.st_dev != t->dev) { /* a mount: not ours to empty */
                         r = -EXDEV;
                         continue;
+                }
+                if (depth >= RM_RF_DEPTH) {
+                        if (unlink_noerrno(dirfd(d), de->d_name, AT_REMOVEDIR) >= 0 ||
+                            rm_rf_move_up(t, dirfd(d), de->d_name) >= 0)
+                                continue;
+                        if (depth >= RM_RF_DEPTH_MAX) {
+                                r = -ELOOP;
+                                continue;
+                        }
                 }
                 k = openat(dirfd(d), de->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
                 if (k < 0) {
                         r = -errno;
                         continue;
                 }
-                r = rm_rf_dir(k, dev);
+                r = rm_rf_dir(t, k, depth + 1);
                 if (r >= 0)
                         r = unlink_noerrno(dirfd(d), de->d_name, AT_REMOVEDIR);
+        }
+        if (r >= 0 && depth == 0 && t->moved > moved) { /* what came up meanwhile may have been passed by already */
+                rewinddir(d);
+                goto again;
         }
         closedir(d);
         return r;
@@ -212,6 +252,6 @@ int rm_rf_at(int dirfd, const char *path) {
                 close(fd);
                 return r;
         }
-        r = rm_rf_dir(fd, st.st_dev);
+        r = rm_rf_dir(&(RmRf) { .top = fd, .dev = st.st_dev }, fd, 0);
         return r < 0 ? r : unlink_noerrno(dirfd, path, AT_REMOVEDIR);
 }

@@ -27,7 +27,7 @@ int write_file_atomic(int dirfd, const char *path, const void *data, size_t size
 /* mkdir -p of the last component's parents as well; existing directories are left as they are. */
 int mkdir_parents(const char *path, mode_t mode);
 
-/* Removes a tree without following symlinks or crossing mounts. Missing is no error. */
+/* Removes a tree, however deep, without following symlinks or crossing mounts. Missing is no error. */
 int rm_rf_at(int dirfd, const char *path);
 
 /* unlinkat() for which a missing file is success. */

@@ -3,6 +3,7 @@
  * The vocabulary of the tree: strings and numbers from outside are read strictly (one spelling a value, no rounding, no
  * wrap-around), files are written whole or not at all, and removal does not leave the tree it was given.
  */
+#include <sys/resource.h>
 #include <sched.h>
 #include <sys/mount.h>
 
@@ -340,6 +341,31 @@ static void test_json_object(void) {
 
 /* ---- files, digests, maps ---- */
 
+/* Deeper than there are fds, with more than one branch; names of our own are taken. */
+static void remove_deep_tree(int d) {
+        struct rlimit old, low = { 200, 200 };
+        int top, fd, next;
+
+        assert(mkdirat(d, "deep", 0700) == 0);
+        top = openat(d, "deep", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        assert(top >= 0 && mkdirat(top, ".deep-0", 0700) == 0 && mkdirat(top, ".deep-1", 0700) == 0);
+        fd = dup(top);
+        for (unsigned i = 0; i < 3000; i++) {
+                assert(mkdirat(fd, "a", 0700) == 0 && mkdirat(fd, "b", 0700) == 0 && symlinkat("/", fd, "l") == 0);
+                next = openat(fd, i % 2 ? "a" : "b", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+                assert(next >= 0);
+                close(fd);
+                fd = next;
+        }
+        close(fd);
+        close(top);
+        assert(getrlimit(RLIMIT_NOFILE, &old) == 0);
+        low.rlim_max = old.rlim_max;
+        assert(setrlimit(RLIMIT_NOFILE, &low) == 0);
+        assert(rm_rf_at(d, "deep") == 0 && faccessat(d, "deep", F_OK, AT_SYMLINK_NOFOLLOW) < 0);
+        assert(setrlimit(RLIMIT_NOFILE, &old) == 0);
+}
+
 static void test_files(void) {
         _cleanup_close_ int d = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         _cleanup_free_ char *text = NULL, *path = strprintf("%s/p/q/r", dir), *tree = strprintf("%s/p", dir);
@@ -368,6 +394,7 @@ static void test_files(void) {
         assert(rm_rf_at(AT_FDCWD, tree) == 0 && rm_rf_at(AT_FDCWD, tree) == 0);
         assert(access(tree, F_OK) < 0 && fstatat(d, "f", &st, 0) == 0);
         assert(symlinkat("f", d, "l") == 0 && rm_rf_at(d, "l") == 0 && fstatat(d, "f", &st, 0) == 0);
+        remove_deep_tree(d);
 
         assert(digest_bytes("", 0, one) == 0);
         assert(streq(one, "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"));
