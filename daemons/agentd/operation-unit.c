@@ -5,6 +5,7 @@
  * staging directory.
  */
 #include <linux/capability.h>
+#include <sys/mount.h>
 
 #include "basic/string-util.h"
 #include "operation.h"
@@ -120,6 +121,85 @@ static int build_argv(const Operation *o, char ***ret) {
         return 0;
 }
 
+/* mmdebstrap needs more of the host: apt's keys and settings, the names of users. */
+static int append_build_paths(sd_bus_message *m, const Operation *o) {
+        TRY(sd_bus_message_append(m, "(sv)(sv)", "ProtectSystem", "s", "strict", "ProtectHome", "s", "yes"));
+        TRY(append_strv(m, "ReadWritePaths", (char *[]) { o->staging, NULL }));
+        return append_strv(m, "InaccessiblePaths",
+                           (char *[]) { (char *) "-/run/dbus", (char *) "-/run/systemd/private",
+                                        (char *) "-" AGENTD_RUNTIME_DIR "/live", (char *) "-/run/agent-credential",
+                                        (char *) "-/var/lib/agent-credential", (char *) "-" AGENTD_STATE_DIR "/store.db",
+                                        (char *) "-/etc/credstore.encrypted", NULL });
+}
+
+static int append_bind(sd_bus_message *m, const char *path) {
+        return path ? sd_bus_message_append(m, "(ssbt)", path, path, 0, (uint64_t) MS_REC) : -ENOMEM;
+}
+
+/*
+ * All others see the programs in /usr and what they work on, and nothing else of the host: mkfs.erofs goes by paths and
+ * follows links, so whoever could change the tree under it would have it read what they please, as root.
+ */
+static int append_paths(sd_bus_message *m, const Operation *o) {
+        static const char *const programs[] = { "/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/proc" };
+        _cleanup_free_ char *upper = NULL, *raw = NULL, *place = NULL;
+
+        /* Not beside ProtectSystem=strict, which has a say of its own about "/". */
+        TRY(sd_bus_message_append(m, "(sv)", "TemporaryFileSystem", "a(ss)", 1, "/", "mode=0755,ro"));
+        TRY(sd_bus_message_open_container(m, 'r', "sv"));
+        TRY(sd_bus_message_append(m, "s", "BindReadOnlyPaths"));
+        TRY(sd_bus_message_open_container(m, 'v', "a(ssbt)"));
+        TRY(sd_bus_message_open_container(m, 'a', "(ssbt)"));
+        for (size_t i = 0; i < ELEMENTSOF(programs); i++)
+                TRY(sd_bus_message_append(m, "(ssbt)", programs[i], programs[i], 1, (uint64_t) MS_REC));
+        for (size_t i = 0; i < OPERATION_VIEWS_MAX; i++)
+                if (o->kind == OPERATION_DIFF) {
+                        _cleanup_free_ char *root = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/root", o->views[i].id);
+
+                        TRY(append_bind(m, root));
+                } else if (o->kind == OPERATION_FLATTEN)
+                        for (char **l = o->views[i].layers; l && *l; l++) {
+                                _cleanup_free_ char *path = strprintf(AGENTD_RUNTIME_DIR "/layers/%s",
+                                                                      *l + strlen("sha256:"));
+
+                                TRY(append_bind(m, path));
+                        }
+        if (o->kind == OPERATION_EXPORT)
+                for (char **l = o->holds; *l; l++) {
+                        _cleanup_free_ char *path = NULL;
+
+                        TRY(layer_store_path(o->manager->layers, *l, &path));
+                        TRY(append_bind(m, path));
+                }
+        if (o->deploy.from)
+                TRY(append_bind(m, o->deploy.from));
+        TRY(sd_bus_message_close_container(m));
+        TRY(sd_bus_message_close_container(m));
+        TRY(sd_bus_message_close_container(m));
+
+        /* A freeze takes private attributes and mount points out of the upper in place. */
+        if (o->kind == OPERATION_FREEZE) {
+                upper = o->edit ? strprintf(AGENTD_RUNTIME_DIR "/runs/%s/root", o->views[0].id) :
+                                  strprintf(AGENTD_RUNTIME_DIR "/runs/%s/rw/upper", o->run);
+                place = o->edit ? operation_edit_place(o) : NULL;
+                raw = place ? strprintf("%s/upper", place) : NULL;
+                if (!upper || (o->edit && !raw))
+                        return -ENOMEM;
+        }
+        TRY(sd_bus_message_open_container(m, 'r', "sv"));
+        TRY(sd_bus_message_append(m, "s", "BindPaths"));
+        TRY(sd_bus_message_open_container(m, 'v', "a(ssbt)"));
+        TRY(sd_bus_message_open_container(m, 'a', "(ssbt)"));
+        TRY(append_bind(m, o->staging));
+        if (upper)
+                TRY(append_bind(m, upper));
+        if (raw)
+                TRY(append_bind(m, raw));
+        TRY(sd_bus_message_close_container(m));
+        TRY(sd_bus_message_close_container(m));
+        return sd_bus_message_close_container(m);
+}
+
 int operation_unit_properties(sd_bus_message *m, void *userdata) {
         const Operation *o = userdata;
         const bool build = o->kind == OPERATION_BUILD_IMAGE;
@@ -132,17 +212,9 @@ int operation_unit_properties(sd_bus_message *m, void *userdata) {
                                     UINT64_C(1) << CAP_SETGID | UINT64_C(1) << CAP_KILL |
                                     UINT64_C(1) << CAP_SYS_PTRACE;
         _cleanup_strv_free_ char **argv = NULL;
-        _cleanup_free_ char *description = NULL, *upper = NULL, *raw = NULL, *place = NULL;
+        _cleanup_free_ char *description = NULL;
 
         TRY(build_argv(o, &argv));
-        if (o->kind == OPERATION_FREEZE) {
-                upper = o->edit ? strprintf(AGENTD_RUNTIME_DIR "/runs/%s/root", o->views[0].id) :
-                                  strprintf(AGENTD_RUNTIME_DIR "/runs/%s/rw/upper", o->run);
-                place = o->edit ? operation_edit_place(o) : NULL;
-                raw = place ? strprintf("%s/upper", place) : strdup(o->staging);
-                if (!upper || !raw || (o->edit && !place))
-                        return -ENOMEM;
-        }
         description = strprintf("agentd: %s of %s/%s", operation_kind_to_string(o->kind), o->user, o->subject);
         if (!description)
                 return -ENOMEM;
@@ -155,15 +227,9 @@ int operation_unit_properties(sd_bus_message *m, void *userdata) {
                 TRY(sd_bus_message_append(m, "(sv)", "StandardInputFileDescriptor", "h", o->input_fd));
         TRY(sd_bus_message_append(m, "(sv)", "StandardOutputFileDescriptor", "h", o->output_fd));
 
-        TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)(sv)(sv)", "ProtectSystem", "s", "strict", "ProtectHome", "s", "yes",
-                                  "PrivateTmpEx", "s", "disconnected", "PrivateIPC", "b", 1, "NoNewPrivileges", "b",
-                                  (int) !build, "ProtectClock", "b", 1));
-        /* A freeze takes private attributes and mount points out of the upper in place. */
-        TRY(append_strv(m, "ReadWritePaths", (char *[]) { o->staging, upper, raw, NULL }));
-        TRY(append_strv(m, "InaccessiblePaths",
-                        (char *[]) { (char *) "-/run/dbus", (char *) "-/run/systemd/private", (char *) "-" AGENTD_RUNTIME_DIR "/live",
-                                     (char *) "-/run/agent-credential", (char *) "-/var/lib/agent-credential",
-                                     (char *) "-" AGENTD_STATE_DIR "/store.db", (char *) "-/etc/credstore.encrypted", NULL }));
+        TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)", "PrivateTmpEx", "s", "disconnected", "PrivateIPC", "b", 1,
+                                  "NoNewPrivileges", "b", (int) !build, "ProtectClock", "b", 1));
+        TRY(build ? append_build_paths(m, o) : append_paths(m, o));
         TRY(sd_bus_message_append(m, "(sv)(sv)", "CapabilityBoundingSet", "t", build ? build_caps : caps,
                                   "AmbientCapabilities", "t", UINT64_C(0)));
         if (!build) {
