@@ -11,6 +11,7 @@
 #include "operation.h"
 #include "output.h"
 #include "properties.h"
+#include "relay.h"
 #include "terminal.h"
 #include "verb.h"
 
@@ -76,6 +77,7 @@ static int edit_in_terminal(Client *c, const char *agent, char **command) {
 static int edit_on_pipes(Client *c, const char *agent, char **command) {
         _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL;
         _cleanup_(operation_end_done) OperationEnd end = {};
+        _cleanup_(relay_end) Relay relay = {};
         int r;
 
         r = client_new_call(c, &manager_target, "EditEnvironment", &m);
@@ -85,12 +87,15 @@ static int edit_on_pipes(Client *c, const char *agent, char **command) {
         if (r >= 0)
                 r = sd_bus_message_append_strv(m, command);
         if (r >= 0)
-                r = sd_bus_message_append(m, "hhh", STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO);
+                r = relay_begin(&relay);
+        if (r >= 0)
+                r = sd_bus_message_append(m, "hhh", relay.fds[0], relay.fds[1], relay.fds[2]);
         if (r >= 0)
                 r = append_options(c, m);
         if (r < 0)
                 return fail_errno(r, "Cannot make a message");
         r = operation_wait(c, m, agent, &end);
+        sd_bus_message_unref(TAKE_PTR(m)); /* it has copies of them */
         return r < 0 ? r : end.status;
 }
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* The Manager's methods about edits: sessions in a terminal or on pipes, and their end without a freeze. */
 #include <fcntl.h>
+#include <linux/major.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "basic/string-util.h"
@@ -185,6 +187,35 @@ static void take_back(const EditCall *c, Edit *edit) {
                 log_warning("The edit of %s, in which no session could be opened, stays.", edit->key);
 }
 
+/*
+ * Nothing by which root of the session could give away what it has open in there: whoever holds a directory of it could
+ * change the tree under a freeze or under the next session, when those who look at it are more than root of a session.
+ * So no Unix sockets, no directories (sockets may be in them), no devices but terminals and those of memory, nothing
+ * without a type. The fd may be of a file system that does not answer, and then we must not ask it.
+ */
+static int check_stdio(int fd, sd_bus_error *e) {
+        int flags = fcntl(fd, F_GETFL);
+        struct statx st;
+
+        if (flags < 0 || (flags & O_PATH) ||
+            statx(fd, "", AT_EMPTY_PATH | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC, STATX_TYPE, &st) < 0)
+                goto refuse;
+        switch (st.stx_mode & S_IFMT) {
+        case S_IFIFO:
+        case S_IFREG:
+                return 0;
+        case S_IFCHR:
+                if (st.stx_rdev_major == MEM_MAJOR || st.stx_rdev_major == TTY_MAJOR ||
+                    st.stx_rdev_major == TTYAUX_MAJOR || (st.stx_rdev_major >= UNIX98_PTY_SLAVE_MAJOR &&
+                     st.stx_rdev_major < UNIX98_PTY_SLAVE_MAJOR + UNIX98_PTY_MAJOR_COUNT))
+                        return 0;
+                break;
+        }
+refuse:
+        return sd_bus_error_set(e, SD_BUS_ERROR_INVALID_ARGS,
+                                "A session takes pipes, files and terminals, and neither sockets nor directories.");
+}
+
 int method_edit_environment(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         _cleanup_(edit_call_done) EditCall c = {};
         OperationRequest q;
@@ -197,6 +228,8 @@ int method_edit_environment(sd_bus_message *msg, void *userdata, sd_bus_error *e
         r = read_command(msg, &c.command, e);
         if (r >= 0)
                 r = sd_bus_message_read(msg, "hhh", &fds[0], &fds[1], &fds[2]);
+        for (size_t i = 0; r >= 0 && i < ELEMENTSOF(fds); i++)
+                r = check_stdio(fds[i], e);
         if (r >= 0)
                 r = read_options(m, msg, &c.options, e);
         if (r >= 0)

@@ -2,8 +2,15 @@
 """What hostile code in a run, or a hostile user of the host, tried with success once."""
 
 import json
+import os
+import pathlib
+import socket
+import subprocess
 
-from client import BUS_NAME, OPERATION, call_as, run
+import dbus
+import pytest
+
+from client import BUS_NAME, OPERATION, agentctl, call_as, run, show, wait_until
 
 INTROSPECTABLE = "org.freedesktop.DBus.Introspectable"
 
@@ -133,3 +140,124 @@ say([bridge("POST", "/v1/logs", b"a\n" * 20000)[0], bridge("POST", "/v1/logs", b
 '''
     first, second = probe(code, agent=agent)
     assert first in (200, 413) and second == 413
+
+
+def close_edit(agentd, name):
+    for member in ("CloseEdit", "DiscardEdit"):
+        try:
+            path = agentd.call(member, name)
+            if path:
+                agentd.complete(str(path))
+        except dbus.DBusException:
+            pass
+
+
+def test_a_session_cannot_give_away_what_it_has_open(agentd, make_agent, tmp_path):
+    """Whoever held a directory of an edit could swap it for a link while a freeze reads it as root. What a session has
+    of the outside is pipes, files and terminals; by those no file leaves it."""
+    name = make_agent("true")
+    none = dbus.Dictionary({}, signature="sv")
+    inner = ["/usr/bin/python3", "-c", "import os, socket; d = os.open('/srv', os.O_RDONLY); "
+             "socket.send_fds(socket.socket(fileno=os.dup(0)), [b'x'], [d])"]
+    ours, theirs = socket.socketpair()
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(tmp_path / "socket"))
+    read, write = os.pipe()
+    fds = {"pair": theirs.fileno(), "listener": listening.fileno(), "directory": os.open(tmp_path, os.O_RDONLY),
+           "path": os.open("/etc/passwd", os.O_PATH), "nothing": os.eventfd(0),
+           "device": os.open("/dev/fuse", os.O_RDWR)}
+    try:
+        for what, fd in fds.items():
+            for at in range(3):
+                stdio = [dbus.types.UnixFd(fd if i == at else write) for i in range(3)]
+                with pytest.raises(dbus.DBusException) as e:
+                    agentd.call("EditEnvironment", name, inner, *stdio, none)
+                assert e.value.get_dbus_name() == "org.freedesktop.DBus.Error.InvalidArgs", what
+        # Nothing is begun by a call that is refused.
+        assert not [e for e in agentd.call("ListEdits") if str(e[1]) == name]
+        # What it takes, and that it is the kind that is refused, not the call.
+        null = os.open("/dev/null", os.O_RDWR)
+        with open(tmp_path / "file", "w+") as f:
+            path = str(agentd.call("EditEnvironment", name, ["/bin/echo", "out"], dbus.types.UnixFd(null),
+                                   dbus.types.UnixFd(f.fileno()), dbus.types.UnixFd(write), none))
+            assert agentd.complete(path)[0] == "done"
+            assert f.seek(0) == 0 and f.read() == "out\n"
+        ours.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            socket.recv_fds(ours, 1, 1)
+        os.close(null)
+    finally:
+        close_edit(agentd, name)
+        for fd in (*list(fds.values())[2:], read, write):
+            os.close(fd)
+        for s in (ours, theirs, listening):
+            s.close()
+
+
+def test_sessions_of_services(agentd, make_agent):
+    """Under systemd, standard output is a socket of the journal's; agentctl carries it."""
+    name = make_agent("true")
+    ins, outs = socket.socketpair(), socket.socketpair()
+    try:
+        argv = ["agentctl", "env", "edit", name, "--", "/bin/sh", "-c", "read a; echo $a; head -c 300000 /dev/zero"]
+        child = subprocess.Popen(argv, stdin=ins[1], stdout=outs[1])
+        for s in (ins[1], outs[1]):
+            s.close()
+        ins[0].sendall(b"line\n")
+        got = b""
+        while piece := outs[0].recv(65536):
+            got += piece
+        assert child.wait() == 0 and got == b"line\n" + bytes(300000)
+    finally:
+        close_edit(agentd, name)
+        for s in (ins[0], outs[0]):
+            s.close()
+
+
+def test_what_reads_changes_sees_nothing_of_the_host(agentd, unique):
+    """mkfs.erofs follows links, as root: there is nothing where they could lead."""
+    read, write = os.pipe()
+    path = str(agentd.call("ImportImage", unique(), dbus.types.UnixFd(read), dbus.Dictionary({}, signature="sv")))
+    os.close(read)
+    try:
+        pattern = f"agent-op-{path.rsplit('/')[-1]}-*"
+        listing = ["systemctl", "list-units", "--plain", "--no-legend", pattern]
+        unit = wait_until(lambda: run(*listing).stdout.split(), "the unit")[0]
+        pid = wait_until(lambda: int(show(unit, "MainPID")), "its process")
+        root = pathlib.Path(f"/proc/{pid}/root")
+        wait_until(lambda: pathlib.Path(f"/proc/{pid}/comm").read_text() == "agent-image\n", "its program")
+        assert (root / "usr/lib/agentd/agent-image").exists() and os.listdir(root / "var/lib/agentd/tmp")
+        assert os.listdir("/var/lib/agentd/layers") and pathlib.Path("/etc/shadow").exists()
+        for hidden in ("etc/shadow", "etc/passwd", "var/lib/agentd/layers", "var/lib/agentd/store.db",
+                       "var/lib/agentd/edits", "var/lib/agent-credential", "run/agentd", "run/dbus", "root", "home",
+                       "mnt", "src", "boot"):
+            assert not os.path.lexists(root / hidden), hidden
+        assert os.statvfs(root).f_flag & os.ST_RDONLY
+    finally:
+        agentd.call("Cancel", path=path, interface=OPERATION)
+        os.close(write)
+    assert agentd.complete(path)[0] == "canceled"
+
+
+def test_directories_inside_one_another_without_end(agentd, make_agent):
+    """To take them away costs agentd neither an fd nor a frame for each."""
+    name = make_agent("true")
+    deep = ("import os; os.chdir('/srv')\n"
+            "for i in range(6000): os.mkdir('d'); os.chdir('d')\n")
+    try:
+        agentctl("env", "edit", name, "--", "/usr/bin/python3", "-c", deep)
+        done = agentctl("env", "freeze", name, check=False)
+        assert done.returncode != 0 and "inside one another" in done.stderr
+        edit = [p for p in pathlib.Path("/var/lib/agentd/edits").iterdir()
+                if json.loads((p / "edit.json").read_text())["agent"] == name][0]
+        gone, pid, most = edit.with_name(".gone-" + edit.name), show("agentd.service", "MainPID"), [0]
+        agentctl("env", "discard", name)
+
+        def is_gone():
+            most[0] = max(most[0], len(os.listdir(f"/proc/{pid}/fd")))
+            return not gone.exists()
+
+        wait_until(is_gone, "the removal")
+        assert not edit.exists() and most[0] < 300 and show("agentd.service", "MainPID") == pid, most
+    finally:
+        close_edit(agentd, name)
