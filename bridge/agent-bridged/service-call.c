@@ -81,6 +81,9 @@ static void on_client_done(HttpRequest *req, HttpOutcome outcome, void *userdata
                 case HTTP_OUTCOME_ABORTED:
                         text = "upstream_error";
                         break;
+                case HTTP_OUTCOME_SHUTDOWN:
+                        text = "interrupted"; /* by the end of the run, or ours */
+                        break;
                 default:
                         text = "client_closed";
                 }

@@ -69,7 +69,8 @@ static CallRecord tunnel_record(const Tunnel *t, const char *outcome) {
 
 static void on_done(HttpRequest *req, HttpOutcome outcome, void *userdata) {
         Tunnel *t = userdata;
-        const char *text = t->outcome ?: outcome == HTTP_OUTCOME_COMPLETE ? "complete" : "client_closed";
+        const char *text = t->outcome ?: outcome == HTTP_OUTCOME_COMPLETE ? "complete" :
+                           outcome == HTTP_OUTCOME_SHUTDOWN ? "interrupted" : "client_closed";
 
         exchange_of(req)->outcome = text;
         CallRecord record = tunnel_record(t, text);

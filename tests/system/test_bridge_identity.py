@@ -148,7 +148,7 @@ while r.read(7):
     finally:
         os.close(netns)
     assert probe(ASK + f'say([a[0] for a in ask("{token}")])') == [401, 401]
-    assert [c["outcome"] for c in agentd.receipt(path)["calls"]] != ["complete"]
+    assert agentd.receipt(path)["calls"][0]["outcome"] in ("client_closed", "interrupted")  # whoever is faster
 
 
 def forgeries(token, public_pem):

@@ -223,4 +223,4 @@ say([first, bridge("GET", "/v1/run")[0]])
         assert agentd.finish(path)[0] == "success"
     gate.open()
     assert agentd.result(path)["output"] == ["broken", 200]
-    assert [c["outcome"] for c in agentd.receipt(path)["calls"]] != ["complete"]
+    assert [c["outcome"] for c in agentd.receipt(path)["calls"]] == ["interrupted"]
