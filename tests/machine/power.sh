@@ -83,7 +83,7 @@ vm_power() {
         local image=$1 dir rc=0 host cuts=${AGENTD_POWER_CUTS:-$POWER_CUTS_DEFAULT} seed=${AGENTD_POWER_SEED:-$SRANDOM}
         scratch_new dir
         power_payload "$dir"
-        truncate -s 2G "$dir/state.img"
+        truncate -s 16G "$dir/state.img" # an edit sets some aside
         in_root --net "+$dir:/vm" -- /bin/sh -ec '
                 mkfs.erofs --quiet /vm/payload.erofs /vm/payload
                 mkfs.ext4 -q -F -E lazy_itable_init=1,nodiscard /vm/state.img' ||
