@@ -205,6 +205,11 @@ static void test_bound_of_runs(void) {
         assert(store_run_enqueue(s, &other, &bounds, id) == 1);
         assert(store_runs_remove(s, (char *[]) { a, NULL }) == 1);
         assert(store_run_enqueue(s, &req, &bounds, id) == 1);
+
+        /* The host's disk is nobody's share: nothing new for anybody. */
+        bounds.no_space = true;
+        assert(store_run_enqueue(s, &other, &bounds, a) == -ENOSPC);
+        assert(store_run_enqueue(s, &req, &bounds, a) == 0 && streq(a, id));
 }
 
 /* What may still be written counts as what was: writers at the same time cannot pass the bound together. */
