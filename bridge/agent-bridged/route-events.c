@@ -64,7 +64,7 @@ static bool run_metric_add(BridgeRun *run, const char *name, bool gauge, double 
                 *m = (RunMetric) { .gauge = gauge };
                 strcpy(m->name, name);
         }
-        if (m->gauge != gauge)
+        if (m->gauge != gauge || !isfinite(gauge ? value : m->value + value))
                 return false;
         m->value = gauge ? value : m->value + value;
         return true;
