@@ -117,7 +117,9 @@ bool utf8_is_valid(const char *str, size_t len) {
 
 bool string_has_cc(const char *s) {
         for (; *s; s++)
-                if ((unsigned char) *s < 0x20 || *s == 0x7f)
+                if ((unsigned char) *s < 0x20 || *s == 0x7f ||
+                    /* those that a terminal may take for ESC and a letter, in UTF-8 */
+                    ((unsigned char) s[0] == 0xc2 && (unsigned char) s[1] >= 0x80 && (unsigned char) s[1] < 0xa0))
                         return true;
         return false;
 }

@@ -30,6 +30,7 @@ static void test_strings(void) {
         assert(streq(startswith("abc", "ab"), "c") && !startswith("a", "ab") && endswith("abc", "bc") &&
                !endswith("c", "bc"));
         assert(string_has_cc("a\nb") && string_has_cc("\x7f") && !string_has_cc("a b\xc3\xa4"));
+        assert(string_has_cc("\xc2\x9b" "31m") && string_has_cc("\xc2\x80") && !string_has_cc("\xc2\xa0\xc2"));
 }
 
 static void test_utf8(void) {
