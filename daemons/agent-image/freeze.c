@@ -46,7 +46,12 @@ static int fix_xattrs(const char *path, const char *name) {
         return 0;
 }
 
+typedef struct Room {
+        uint64_t left, max;
+} Room;
+
 static int visit(int dir, const char *name, const struct stat *st, void *userdata) {
+        Room *room = userdata;
         char path[64 + NAME_MAX];
 
         if ((st->st_uid >= DYNAMIC_UID_MIN && st->st_uid <= DYNAMIC_UID_MAX) ||
@@ -64,6 +69,14 @@ static int visit(int dir, const char *name, const struct stat *st, void *userdat
                 _cleanup_free_ char *shown = escape_name(name);
 
                 return report_error(0, "NotFreezable", "\"%s\" is a device node", strempty(shown));
+        }
+        if (S_ISREG(st->st_mode)) {
+                uint64_t size = (uint64_t) st->st_size / MAX(st->st_nlink, (nlink_t) 1);
+
+                if (size > room->left)
+                        return report_error(0, "NotFreezable", "The files that were changed have more than %" PRIu64 " bytes "
+                                                               "(MaxSize=); holes count", room->max);
+                room->left -= size;
         }
         report_step("freezing", 0);
         snprintf(path, sizeof path, "/proc/self/fd/%d/%s", dir, name);
@@ -147,13 +160,14 @@ static int64_t walked(int64_t n) {
         return n < 0 ? report_errno((int) n, "Freezing the changes") : n;
 }
 
-int64_t freeze_upper(int upper) {
+int64_t freeze_upper(int upper, uint64_t bytes_max) {
+        Room room = { bytes_max, bytes_max };
         int r;
 
         r = prune(upper);
         if (r < 0)
                 return r;
-        return walked(tree_walk(upper, visit, NULL));
+        return walked(tree_walk(upper, visit, &room));
 }
 
 static int own_whiteout(int dir, const char *name, const struct stat *st, void *userdata) {

@@ -39,7 +39,7 @@ static int usage(void) {
         fputs("Usage: agent-image import --staging DIR --out FILE [--max-size BYTES] [--max-entries N] < TAR\n"
               "       agent-image build  --staging DIR --out FILE [--mirror URL] [--packages NAME…]\n"
               "       agent-image runner --staging DIR --out FILE [--max-size BYTES] [--max-entries N] (--from DIR | < TAR)\n"
-              "       agent-image freeze --staging DIR --out FILE --upper DIR [--raw DIR --raw-base UID]\n"
+              "       agent-image freeze --staging DIR --out FILE --upper DIR [--raw DIR --raw-base UID] [--max-size BYTES]\n"
               "       agent-image diff   --staging DIR --out FILE --from DIR --to DIR <> RESULT\n"
               "       agent-image export --staging DIR --out FILE --config FILE --name NAME --layer FILE… > ARCHIVE (stdin)\n"
               "       agent-image flatten --staging DIR --out FILE --layer DIR… --from BASE\n"
@@ -297,7 +297,7 @@ static int freeze(const Arguments *a) {
                 if (entries < 0)
                         return (int) entries;
         }
-        entries = freeze_upper(upper);
+        entries = freeze_upper(upper, a->limits.bytes_max);
         if (entries < 0)
                 return (int) entries;
         r = erofs_make(a->upper, a->out, digest, &size);

@@ -117,6 +117,14 @@ static int build_argv(const Operation *o, char ***ret) {
                                 TRY(strv_extend(&argv, *p));
                 }
         }
+        if (o->kind == OPERATION_FREEZE) {
+                _cleanup_free_ char *size = strprintf("%" PRIu64, settings->image_max_size);
+
+                if (!size)
+                        return -ENOMEM;
+                TRY(strv_extend(&argv, "--max-size"));
+                TRY(strv_extend(&argv, size));
+        }
         *ret = TAKE_PTR(argv);
         return 0;
 }

@@ -261,3 +261,29 @@ def test_directories_inside_one_another_without_end(agentd, make_agent):
         assert not edit.exists() and most[0] < 300 and show("agentd.service", "MainPID") == pid, most
     finally:
         close_edit(agentd, name)
+
+
+def test_files_of_nothing(agentd, make_agent):
+    """Holes become bytes in a layer: one file could fill the disk of the store. What fits can be frozen afterwards."""
+    name = make_agent("true")
+    try:
+        agentctl("env", "edit", name, "--", "/bin/sh", "-ec", "truncate -s 1T /srv/holes; echo x > /srv/file")
+        done = agentctl("env", "freeze", name, check=False)
+        assert done.returncode != 0 and "MaxSize=" in done.stderr
+        agentctl("env", "edit", name, "--", "truncate", "-s", "1M", "/srv/holes")
+        agentctl("env", "freeze", name)
+    finally:
+        close_edit(agentd, name)
+
+
+def test_names_that_steer_a_terminal(agentd, make_agent):
+    """Also by the control characters beyond ASCII, which some terminals take in UTF-8."""
+    name = make_agent("true")
+    try:
+        script = "import os; [os.close(os.open(b'/srv/n' + c, os.O_CREAT)) for c in (b'\\x1b[31m', b'\\xc2\\x9b31m')]"
+        agentctl("env", "edit", name, "--", "/usr/bin/python3", "-c", script)
+        agentctl("env", "freeze", name)
+        shown = agentctl("env", "diff", name, "1").stdout
+        assert r"/srv/n\x1b[31m" in shown and r"/srv/n\xc2\x9b31m" in shown
+    finally:
+        close_edit(agentd, name)
