@@ -200,7 +200,6 @@ static int make_image(const Arguments *a, bool import) {
         _cleanup_free_ char *tree = NULL;
         _cleanup_close_ int root = -EBADF;
         int64_t started = time(NULL), newest = 0, entries = 0;
-        char digest[DIGEST_LEN + 1];
         uint64_t size = 0;
         int r;
 
@@ -213,10 +212,10 @@ static int make_image(const Arguments *a, bool import) {
         if (r >= 0 && entries < 0)
                 r = (int) entries;
         if (r >= 0)
-                r = erofs_make(tree, a->out, digest, &size);
+                r = erofs_make(tree, a->out, &size);
         (void) rm_rf_at(AT_FDCWD, tree);
         if (r >= 0)
-                report_result(digest, size, (uint64_t) entries);
+                report_result(NULL, size, (uint64_t) entries);
         return r;
 }
 
@@ -224,7 +223,6 @@ static int make_runner(const Arguments *a) {
         _cleanup_json_ sd_json_variant *manifest = NULL;
         _cleanup_free_ char *tree = NULL;
         _cleanup_close_ int root = -EBADF, inner = -EBADF;
-        char digest[DIGEST_LEN + 1];
         int64_t entries = 0, newest;
         uint64_t size = 0;
         int r;
@@ -243,17 +241,16 @@ static int make_runner(const Arguments *a) {
         if (r >= 0 && entries < 0)
                 r = (int) entries;
         if (r >= 0)
-                r = erofs_make(tree, a->out, digest, &size);
+                r = erofs_make(tree, a->out, &size);
         (void) rm_rf_at(AT_FDCWD, tree);
         if (r >= 0)
-                report_runner(digest, size, (uint64_t) entries, manifest);
+                report_runner(size, (uint64_t) entries, manifest);
         return r;
 }
 
 static int flatten(const Arguments *a) {
         _cleanup_free_ char *tree = NULL;
         _cleanup_close_ int root = -EBADF, base = -EBADF;
-        char digest[DIGEST_LEN + 1];
         uint64_t size = 0;
         int r;
 
@@ -268,17 +265,16 @@ static int flatten(const Arguments *a) {
                 r = base < 0 ? report_errno(-errno, "Opening a layer") : merge_finish(root, base);
         }
         if (r >= 0)
-                r = erofs_make(tree, a->out, digest, &size);
+                r = erofs_make(tree, a->out, &size);
         if (tree)
                 (void) rm_rf_at(AT_FDCWD, tree);
         if (r >= 0)
-                report_result(digest, size, 0);
+                report_result(NULL, size, 0);
         return r;
 }
 
 static int freeze(const Arguments *a) {
         _cleanup_close_ int upper = -EBADF;
-        char digest[DIGEST_LEN + 1];
         uint64_t size = 0;
         int64_t entries;
         int r;
@@ -300,9 +296,9 @@ static int freeze(const Arguments *a) {
         entries = freeze_upper(upper, a->limits.bytes_max);
         if (entries < 0)
                 return (int) entries;
-        r = erofs_make(a->upper, a->out, digest, &size);
+        r = erofs_make(a->upper, a->out, &size);
         if (r >= 0)
-                report_result(digest, size, (uint64_t) entries);
+                report_result(NULL, size, (uint64_t) entries);
         return r;
 }
 

@@ -3,7 +3,7 @@
 
 /*
  * What agent-image tells whoever started it: one JSON object a line on stdout. {"step","progress"} now and then, and
- * as the last one either {"digest","size","entries"} or {"error","message"}. Names out of an archive are put into
+ * as the last one either {"size","entries"} ("digest" with it: of an archive's configuration) or {"error","message"}. Names out of an archive are put into
  * messages escaped.
  */
 
@@ -14,9 +14,10 @@
 /* Rate-limited for the same step; PROGRESS is a count (entries, bytes) or a percentage, whatever the step's name
  * says. */
 void report_step(const char *step, uint64_t progress);
+/* DIGEST may be NULL. */
 void report_result(const char *digest, uint64_t size, uint64_t entries);
 /* The same with what is to be known of a runner. */
-void report_runner(const char *digest, uint64_t size, uint64_t entries, sd_json_variant *manifest);
+void report_runner(uint64_t size, uint64_t entries, sd_json_variant *manifest);
 
 /* Tells the error (the first one only) and returns -EINVAL, or R where that is negative, so that callers can return
  * it. */

@@ -433,7 +433,7 @@ static void publish_next(Operation *o) {
                 return;
         }
         path = strprintf("%s/blobs/%s", o->staging, layer + strlen("sha256:"));
-        r = path ? operation_publish(o, path, layer, on_published) : -ENOMEM;
+        r = path ? operation_publish(o, path, layer, NULL, on_published) : -ENOMEM;
         if (r < 0)
                 end(o, r, NULL);
 }

@@ -14,7 +14,6 @@
 #include "run.h"
 #include "runner-deploy.h"
 
-#define OPERATION_LINE_MAX 65536U
 /* How long the object of a finished operation stays, for clients that ask late. */
 #define OPERATION_EXPIRY_USEC (600 * USEC_PER_SEC)
 /* And how many of one user's stay, each with a document that may be large. */
@@ -55,7 +54,7 @@ static void on_view_gone(int error, const char *message, void *userdata) {
                 log_error_errno(error, "What an operation looked at cannot be unmounted: %s", message);
 }
 
-static void drop_views(Operation *o) {
+void operation_drop_views(Operation *o) {
         for (size_t i = 0; i < OPERATION_VIEWS_MAX; i++) {
                 OperationView *v = &o->views[i];
 
@@ -153,15 +152,6 @@ static void drop_published(Operation *o) {
                                   o->id);
 }
 
-int operation_publish(Operation *o, const char *path, const char *digest, worker_handler_t handler) {
-        int r;
-
-        r = layer_store_note(o->manager->layers, o->staging, digest);
-        if (r >= 0)
-                r = strv_extend(&o->published, digest);
-        return r < 0 ? r : worker_publish_layer(o->manager->worker, path, digest, handler, o, &o->worker_slot);
-}
-
 void operation_end(Operation *o, OperationState state, const char *detail) {
         int r;
 
@@ -180,7 +170,7 @@ void operation_end(Operation *o, OperationState state, const char *detail) {
         /* Where it came to no unit, whoever waits for the end of what they passed would wait as long as our object lives. */
         for (size_t i = 0; i < ELEMENTSOF(o->stdio); i++)
                 o->stdio[i] = safe_close(o->stdio[i]);
-        drop_views(o);
+        operation_drop_views(o);
         if (o->edit) {
                 o->edit->operation = NULL;
                 o->edit = NULL;
@@ -219,159 +209,6 @@ void operation_set_step(Operation *o, const char *step, uint64_t progress) {
                 return;
         o->progress = progress;
         operation_signal_changed(o);
-}
-
-/* --- the commit: the only place where something is changed ------------------------------------------------------ */
-
-static int commit_image(Operation *o, char **ret_error) {
-        int r;
-
-        r = store_image_add(o->manager->store,
-                            &(StoreImage) { .user = o->user, .name = o->subject, .digest = o->digest, .size = o->size });
-        if (r == -EEXIST)
-                *ret_error = strprintf("an image \"%s\" was made meanwhile", o->subject);
-        return r;
-}
-
-static int load_generation(Operation *o, const char *digest, StoreGeneration **ret_row, Generation **ret) {
-        _cleanup_(store_generation_freep) StoreGeneration *row = NULL;
-        int r;
-
-        r = store_generation_get(o->manager->store, o->user, o->subject, digest, &row);
-        if (r >= 0 && !row->manifest)
-                r = -ENODATA;
-        if (r >= 0)
-                r = generation_decode(row->manifest, strlen(row->manifest), ret, NULL);
-        if (r >= 0 && ret_row)
-                *ret_row = TAKE_PTR(row);
-        return r;
-}
-
-/*
- * Whether a root on HEAD shows the same files as one on FROM, so that changes made on the one fit the other: between them are
- * only generations that the platform made by itself (a runner folded in, layers merged), or the layers are the same.
- */
-static int shows_the_same(Operation *o, const Generation *from, const char *head) {
-        char wanted[DIGEST_LEN + 1], found[DIGEST_LEN + 1];
-        _cleanup_free_ char *next = strdup(head);
-        int r;
-
-        r = next ? generation_environment_digest(from, wanted) : -ENOMEM;
-        for (unsigned i = 0; r >= 0 && i < 1000; i++) {
-                _cleanup_(store_generation_freep) StoreGeneration *row = NULL;
-                _cleanup_(generation_freep) Generation *g = NULL;
-
-                r = load_generation(o, next, &row, &g);
-                if (r >= 0)
-                        r = generation_environment_digest(g, found);
-                if (r < 0)
-                        return r == -ENOENT ? 0 : r; /* pruned meanwhile */
-                if (streq(found, wanted))
-                        return 1;
-                if (!streq_ptr(row->author, "agentd") || !g->parent)
-                        return 0;
-                r = free_and_strdup(&next, g->parent);
-        }
-        return MIN(r, 0);
-}
-
-static int commit_freeze(Operation *o, char **ret_error) {
-        const char *from = NULL, *runner = NULL;
-        _cleanup_(store_generation_freep) StoreGeneration *base = NULL;
-        _cleanup_(generation_freep) Generation *began = NULL, *parent = NULL, *g = NULL;
-        _cleanup_(store_agent_freep) StoreAgent *agent = NULL;
-        _cleanup_(store_run_freep) StoreRun *run = NULL;
-        _cleanup_free_ char *manifest = NULL;
-        char digest[DIGEST_LEN + 1];
-        Manager *m = o->manager;
-        int r;
-
-        r = o->edit ? 0 : store_run_get(m->store, o->run, &run);
-        if (r >= 0) {
-                from = o->edit ? o->edit->generation : run->generation;
-                runner = o->edit ? NULL : run->runner;
-                r = store_agent_get(m->store, o->user, o->subject, &agent);
-        }
-        if (r >= 0)
-                r = load_generation(o, from, NULL, &began);
-        if (r >= 0)
-                r = load_generation(o, agent->head, &base, &parent);
-        if (r >= 0) {
-                r = shows_the_same(o, began, agent->head);
-                if (r == 0)
-                        r = -ESTALE;
-        }
-        if (r == -ESTALE) {
-                *ret_error = strdup(o->edit ? "the environment was changed after the edit began; roll it back to where "
-                                              "the edit stands, or discard the edit" :
-                                              "the environment was changed after the run began; run it again with --keep");
-                return -ESTALE;
-        }
-        if (r >= 0)
-                r = generation_derive(parent, base->digest, o->digest, runner, &g);
-        if (r >= 0 && strv_length(g->env) >= SANDBOX_LAYERS_MAX) {
-                *ret_error = strdup("the environment has too many layers; they are being merged, try again in a while");
-                flatten_maybe(m, o->user, o->subject);
-                return -E2BIG;
-        }
-        if (r >= 0)
-                r = generation_encode(g, &manifest, digest);
-        if (r >= 0)
-                r = generation_save(m->layers, g, digest);
-        if (r >= 0 && o->edit)
-                r = edit_set_frozen(o->edit, digest, agent->head_rev);
-        if (r >= 0)
-                r = store_head_swap(m->store, o->user, o->subject, agent->head_rev,
-                                    &(StoreGeneration) { .digest = digest,
-                                                         .parent = base->digest,
-                                                         .author = o->user,
-                                                         .note = o->note,
-                                                         .manifest = manifest },
-                                    NULL);
-        if (r < 0) {
-                if (o->edit)
-                        (void) edit_set_frozen(o->edit, NULL, 0);
-                return r;
-        }
-        if (o->edit)
-                o->done_edit = TAKE_PTR(o->edit);
-        else
-                kept_drop(m, o->run);
-        return free_and_strdup(&o->digest, digest); /* what the caller wants to know is the generation */
-}
-
-static void on_published(int error, const char *message, void *userdata) {
-        Operation *o = userdata;
-        _cleanup_free_ char *reason = NULL, *text = NULL;
-        int r = error;
-
-        o->worker_slot = worker_slot_unref(o->worker_slot);
-        if (r < 0)
-                reason = strdup(message);
-        else
-                r = o->kind == OPERATION_FREEZE        ? commit_freeze(o, &reason) :
-                    o->kind == OPERATION_DEPLOY_RUNNER ? runner_deploy_commit(o, &reason) :
-                    o->kind == OPERATION_FLATTEN       ? flatten_commit(o, &reason) :
-                                                         commit_image(o, &reason);
-        if (r < 0) {
-                if (!operation_no_space(o, r)) {
-                        text = strprintf("It cannot be stored: %s.", reason ?: strerror(-r));
-                        operation_end(o, OPERATION_FAILED, strempty(text));
-                }
-                return;
-        }
-        if (o->done_edit) {
-                Edit *edit = TAKE_PTR(o->done_edit);
-
-                edit->operation = NULL;
-                drop_views(o);
-                r = edit_discard(edit);
-                if (r < 0)
-                        log_error_errno(r, "The changes that were frozen cannot be removed: %m");
-        }
-        operation_end(o, OPERATION_DONE, o->digest);
-        if (o->kind == OPERATION_FREEZE)
-                flatten_maybe(o->manager, o->user, o->subject);
 }
 
 /* A session is over; what it changed stays for the next one, or for a freeze. */
@@ -417,9 +254,7 @@ static void judge_session(Operation *o) {
 }
 
 /* Unit and pipe are both over: what came out of it? */
-static void operation_judge(Operation *o) {
-        int r;
-
+void operation_judge(Operation *o) {
         if (!o->unit_ended || !o->pipe_ended || o->state != OPERATION_RUNNING || o->sync)
                 return;
         if (o->kind == OPERATION_EDIT) {
@@ -430,7 +265,7 @@ static void operation_judge(Operation *o) {
                 operation_end(o, OPERATION_CANCELED, "Canceled.");
                 return;
         }
-        if (!o->unit_ok || (!o->digest && o->kind != OPERATION_DIFF && o->kind != OPERATION_EXPORT)) {
+        if (!o->unit_ok || (!o->made && o->kind != OPERATION_DIFF && o->kind != OPERATION_EXPORT)) {
                 operation_end(o, OPERATION_FAILED, o->error ?: "It ended without a result.");
                 return;
         }
@@ -440,99 +275,13 @@ static void operation_judge(Operation *o) {
         }
         operation_set_step(o, "publishing", 0);
         o->committing = true;
-        if (o->kind == OPERATION_IMPORT_ENVIRONMENT) {
+        if (o->kind == OPERATION_IMPORT_ENVIRONMENT)
                 carry_take(o);
-                return;
-        }
-        r = operation_publish(o, o->image, o->digest, on_published);
-        if (r < 0)
-                on_published(r, strerror(-r), o);
+        else
+                operation_commit(o);
 }
 
-/* --- what the unit tells ---------------------------------------------------------------------------------------- */
-
-static bool error_name_is_valid(const char *s) {
-        size_t n = strlen(s);
-
-        return n > 0 && n <= 64 && strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == n;
-}
-
-static void on_line(Operation *o, const char *line) {
-        _cleanup_json_ sd_json_variant *v = NULL;
-        sd_json_variant *n;
-        const char *s;
-
-        if (json_parse(line, strlen(line), &v, NULL) < 0)
-                return;
-        s = json_string(v, "error");
-        if (s) {
-                free_and_strdup(&o->error, json_string(v, "message") ?: s);
-                if (error_name_is_valid(s))
-                        free_and_strdup(&o->error_name, s);
-                return;
-        }
-        s = json_string(v, "digest");
-        if (s && digest_is_valid(s)) {
-                free_and_strdup(&o->digest, s);
-                n = sd_json_variant_by_key(v, "size");
-                if (n && sd_json_variant_is_unsigned(n))
-                        o->size = sd_json_variant_unsigned(n);
-                n = sd_json_variant_by_key(v, "manifest");
-                if (n) {
-                        o->manifest = mfree(o->manifest);
-                        if (json_format_canonical(n, &o->manifest) < 0)
-                                log_oom();
-                }
-                return;
-        }
-        s = json_string(v, "step");
-        n = sd_json_variant_by_key(v, "progress");
-        if (s) {
-                bool changed = !streq_ptr(s, o->step) ||
-                               (n && sd_json_variant_is_unsigned(n) && sd_json_variant_unsigned(n) != o->progress);
-
-                free_and_strdup(&o->step, s);
-                if (n && sd_json_variant_is_unsigned(n))
-                        o->progress = sd_json_variant_unsigned(n);
-                if (changed)
-                        operation_signal_changed(o);
-        }
-}
-
-static int on_pipe(sd_event_source *s, int fd, uint32_t revents, void *userdata) {
-        Operation *o = userdata;
-        char *nl;
-        ssize_t n;
-
-        if (!o->line) {
-                o->line = malloc(OPERATION_LINE_MAX + 1);
-                if (!o->line)
-                        return log_oom();
-        }
-        n = read(fd, o->line + o->line_size, OPERATION_LINE_MAX - o->line_size);
-        if (n < 0)
-                return errno == EAGAIN || errno == EINTR ? 0 : -errno;
-        if (n == 0) {
-                o->pipe_source = sd_event_source_disable_unref(o->pipe_source);
-                o->pipe_fd = safe_close(o->pipe_fd);
-                o->pipe_ended = true;
-                operation_judge(o);
-                return 0;
-        }
-        o->line_size += (size_t) n;
-        o->line[o->line_size] = 0;
-        while ((nl = memchr(o->line, '\n', o->line_size))) {
-                size_t used = (size_t) (nl - o->line) + 1;
-
-                *nl = 0;
-                on_line(o, o->line);
-                memmove(o->line, o->line + used, o->line_size - used);
-                o->line_size -= used;
-        }
-        if (o->line_size == OPERATION_LINE_MAX) /* not a line of ours */
-                o->line_size = 0;
-        return 0;
-}
+/* --- its unit ---------------------------------------------------------------------------------------------------- */
 
 static void on_unit(Unit *u, UnitEvent event, const char *message, void *userdata) {
         Operation *o = userdata;
@@ -778,7 +527,7 @@ static int make_pipe(Operation *o) {
         o->output_fd = p[1];
         if (fcntl(o->output_fd, F_SETFL, 0) < 0) /* the unit's end blocks, ours does not */
                 return -errno;
-        return sd_event_add_io(o->manager->event, &o->pipe_source, o->pipe_fd, EPOLLIN, on_pipe, o);
+        return sd_event_add_io(o->manager->event, &o->pipe_source, o->pipe_fd, EPOLLIN, operation_on_pipe, o);
 }
 
 int operation_start(Manager *m, const OperationRequest *request, Operation **ret) {

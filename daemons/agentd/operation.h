@@ -98,7 +98,7 @@ struct Operation {
         sd_event_source *pipe_source, *expiry;
         char *line; /* what was read of a line so far */
         size_t line_size;
-        bool canceled, committing, unit_ended, unit_ok, pipe_ended;
+        bool canceled, committing, unit_ended, unit_ok, pipe_ended, made;
         char *digest, *error, *error_name;
         uint64_t size;
         WorkerSlot *worker_slot;
@@ -160,7 +160,16 @@ int fsck_start(Operation *o);
 Fsck *fsck_free(Fsck *f);
 
 /* Moves what the unit made into the store; when the operation comes to nothing it is taken away again. */
-int operation_publish(Operation *o, const char *path, const char *digest, worker_handler_t handler);
+int operation_publish(Operation *o, const char *path, const char *digest, const LayerIdentity *identity,
+                      worker_handler_t handler);
+/* operation-commit.c: its layer goes into the store, and counts from then on; ends the operation. */
+void operation_commit(Operation *o);
+/* operation-report.c */
+int operation_on_pipe(sd_event_source *s, int fd, uint32_t revents, void *userdata);
+/* Unmounts what it looked at. */
+void operation_drop_views(Operation *o);
+/* Once unit and pipe are both over. */
+void operation_judge(Operation *o);
 
 /* environment-carry.c: after the unit of an import; ends the operation. */
 void carry_take(Operation *o);

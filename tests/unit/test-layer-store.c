@@ -113,6 +113,28 @@ static void test_lost_seal(LayerStore *s, const char *root) {
         assert(layer_store_check_seal(s, digest) == -ENOENT);
 }
 
+/* In two steps; what was touched in between is not taken for what was hashed. */
+static void test_two_steps(LayerStore *s) {
+        _cleanup_free_ char *staging = NULL, *path = NULL, *other = NULL;
+        char digest[DIGEST_LEN + 1];
+        LayerIdentity id;
+
+        assert(layer_store_new_staging(s, &staging) >= 0);
+        path = put(staging, "l", "two steps");
+        assert(layer_store_hash(s, path, NULL, digest, &id) == 0 && id.size == 9);
+        assert(layer_store_open_layer(s, digest, NULL, NULL) == -ENOENT);
+        other = put(staging, "o", "two stepz");
+        assert(rename(other, path) >= 0);
+        assert(layer_store_take(s, path, digest, &id) == -ESTALE);
+        assert(layer_store_hash(s, path, NULL, digest, &id) == 0);
+        assert(chmod(path, 0644) >= 0); /* not a byte of it is another one, but something was done */
+        assert(layer_store_take(s, path, digest, &id) == -ESTALE);
+        assert(layer_store_hash(s, path, NULL, digest, &id) == 0);
+        assert(layer_store_take(s, path, digest, &id) == 1 && layer_store_verify(s, digest) == 0);
+        assert(layer_store_take(s, path, digest, &id) == -ENOENT);
+        assert(layer_store_remove(s, digest) >= 0);
+}
+
 static void test_outside(LayerStore *s, const char *root) {
         _cleanup_free_ char *staging = NULL, *outside = NULL, *link = NULL, *dotdot = NULL, *dirlink = NULL,
                 *through = NULL, *second = NULL, *plain = NULL, *layers = NULL;
@@ -191,6 +213,7 @@ int main(void) {
         test_publish(s);
         test_flipped_bit(s);
         test_lost_seal(s, root);
+        test_two_steps(s);
         test_outside(s, root);
         test_clean(s);
         test_notes(s);

@@ -352,25 +352,40 @@ int layer_store_check_seal(LayerStore *s, const char *digest) {
         return was ? LAYER_SEAL_LOST : LAYER_UNSEALED;
 }
 
-int layer_store_publish(LayerStore *s, const char *path, const char *expected, char ret_digest[static DIGEST_LEN + 1]) {
-        char digest[DIGEST_LEN + 1], name[LAYER_NAME_LEN + 1];
+static uint64_t changed_nsec(const struct stat *st) {
+        return (uint64_t) st->st_ctim.tv_sec * UINT64_C(1000000000) + (uint64_t) st->st_ctim.tv_nsec;
+}
+
+/* A plain file with one name. */
+static int open_in_tmp(LayerStore *s, const char *path, int *ret_dir, const char **ret_name, struct stat *ret_st) {
         _cleanup_close_ int dir = -EBADF, fd = -EBADF;
-        const char *tmp_name = NULL;
+        int r;
+
+        r = open_below_tmp(s, path, &dir, ret_name);
+        if (r < 0)
+                return r;
+        fd = openat(dir, *ret_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        if (fd < 0 || fstat(fd, ret_st) < 0)
+                return -errno;
+        if (!S_ISREG(ret_st->st_mode) || ret_st->st_nlink != 1)
+                return -EINVAL;
+        *ret_dir = TAKE_FD(dir);
+        return TAKE_FD(fd);
+}
+
+int layer_store_hash(LayerStore *s, const char *path, const char *expected, char ret_digest[static DIGEST_LEN + 1],
+                     LayerIdentity *ret) {
+        _cleanup_close_ int dir = -EBADF, fd = -EBADF;
+        char digest[DIGEST_LEN + 1];
+        const char *name = NULL;
         struct stat st;
         int r;
 
         if (expected && !digest_is_valid(expected))
                 return -EINVAL;
-        r = open_below_tmp(s, path, &dir, &tmp_name);
-        if (r < 0)
-                return r;
-        fd = openat(dir, tmp_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        fd = open_in_tmp(s, path, &dir, &name, &st);
         if (fd < 0)
-                return -errno;
-        if (fstat(fd, &st) < 0)
-                return -errno;
-        if (!S_ISREG(st.st_mode) || st.st_nlink != 1)
-                return -EINVAL;
+                return fd;
         if ((st.st_uid != geteuid() || st.st_gid != getegid()) && fchown(fd, geteuid(), getegid()) < 0)
                 return -errno;
         if (fchmod(fd, 0444) < 0)
@@ -384,6 +399,8 @@ int layer_store_publish(LayerStore *s, const char *path, const char *expected, c
         } else
                 (void) fcntl(fd, F_SETLEASE, F_UNLCK);
 
+        /* On its way to the disk while it is hashed. */
+        (void) sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
         r = digest_fd(fd, digest);
         if (r < 0)
                 return r;
@@ -394,9 +411,29 @@ int layer_store_publish(LayerStore *s, const char *path, const char *expected, c
         r = seal(s, digest, fd);
         if (r < 0)
                 return r;
+        if (fstat(fd, &st) < 0)
+                return -errno;
+        *ret = (LayerIdentity) { .inode = st.st_ino, .size = (uint64_t) st.st_size, .changed_nsec = changed_nsec(&st) };
+        memcpy(ret_digest, digest, sizeof digest);
+        return 0;
+}
+
+int layer_store_take(LayerStore *s, const char *path, const char *digest, const LayerIdentity *identity) {
+        _cleanup_close_ int dir = -EBADF, fd = -EBADF;
+        char name[LAYER_NAME_LEN + 1];
+        const char *tmp_name = NULL;
+        struct stat st;
+        int r;
+
         r = layer_name(digest, name);
         if (r < 0)
                 return r;
+        fd = open_in_tmp(s, path, &dir, &tmp_name, &st);
+        if (fd < 0)
+                return fd;
+        if (st.st_ino != identity->inode || (uint64_t) st.st_size != identity->size ||
+            changed_nsec(&st) != identity->changed_nsec)
+                return -ESTALE;
         if (renameat2(dir, tmp_name, s->layers_fd, name, RENAME_NOREPLACE) >= 0)
                 r = 1;
         else if (errno != EEXIST)
@@ -407,10 +444,15 @@ int layer_store_publish(LayerStore *s, const char *path, const char *expected, c
                         return r;
                 r = 0;
         }
-        if (fsync(s->layers_fd) < 0)
-                return -errno;
-        memcpy(ret_digest, digest, sizeof digest);
-        return r;
+        return fsync(s->layers_fd) < 0 ? -errno : r;
+}
+
+int layer_store_publish(LayerStore *s, const char *path, const char *expected, char ret_digest[static DIGEST_LEN + 1]) {
+        LayerIdentity identity;
+        int r;
+
+        r = layer_store_hash(s, path, expected, ret_digest, &identity);
+        return r < 0 ? r : layer_store_take(s, path, ret_digest, &identity);
 }
 
 int layer_store_path(LayerStore *s, const char *digest, char **ret) {

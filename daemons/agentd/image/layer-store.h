@@ -43,6 +43,19 @@ int layer_store_noted(LayerStore *s, char ***ret);
  */
 int layer_store_publish(LayerStore *s, const char *path, const char *expected, char ret_digest[static DIGEST_LEN + 1]);
 
+/* Which file was hashed, and that nothing about it was changed since (the kernel moves a file's ctime with each change). */
+typedef struct LayerIdentity {
+        uint64_t inode, size, changed_nsec;
+} LayerIdentity;
+
+/*
+ * The two halves of it, for whoever has to know the digest before there is a layer of that name: the first one takes
+ * long, the second one none. -ESTALE: it is not the file any more that was hashed.
+ */
+int layer_store_hash(LayerStore *s, const char *path, const char *expected, char ret_digest[static DIGEST_LEN + 1],
+                     LayerIdentity *ret);
+int layer_store_take(LayerStore *s, const char *path, const char *digest, const LayerIdentity *identity);
+
 /* The file's absolute path (also where it does not exist). */
 int layer_store_path(LayerStore *s, const char *digest, char **ret);
 /* Opens a layer read-only; -ENOENT. Both ret_* may be NULL, to ask only whether it is there. */

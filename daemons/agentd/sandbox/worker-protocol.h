@@ -8,6 +8,7 @@
  */
 
 #include "basic/digest.h"
+#include "image/layer-store.h"
 #include "sandbox/step.h"
 #include "sandbox/worker.h"
 
@@ -23,6 +24,8 @@ typedef enum WorkerVerb {
         WORKER_LIST,
         WORKER_RELEASE_LAYERS,
         WORKER_PUBLISH_LAYER,
+        WORKER_HASH_LAYER,
+        WORKER_TAKE_LAYER,
         WORKER_VERIFY_LAYER,
         WORKER_VIEW,
         WORKER_NODE,
@@ -47,8 +50,9 @@ typedef struct WorkerRequest {
         uint64_t inodes_max;
         uint64_t memory_max;
         uint32_t n_layers;
-        char path[1024];              /* publish, edit; prepare: compile cache; node: the runner's own */
-        /* prepare, view: n_layers; publish, verify: the first; node: the environment */
+        LayerIdentity identity;       /* take */
+        char path[1024];              /* publish, hash, take, edit; prepare: compile cache; node: the runner's own */
+        /* prepare, view: n_layers; publish, take, verify: the first; node: the environment */
         char layers[SANDBOX_LAYERS_MAX][DIGEST_LEN + 1];
 } WorkerRequest;
 

@@ -251,16 +251,42 @@ static int run_disk_job(Server *s, const WorkerRequest *q, int result_fd) {
         return r < 0 ? r : k;
 }
 
+/* The answer is "<digest> <inode> <size> <changed>". */
+static int run_hash_job(Server *s, const WorkerRequest *q, int result_fd) {
+        char digest[DIGEST_LEN + 1], text[STEP_MESSAGE_MAX];
+        LayerIdentity id;
+        int r;
+
+        r = layer_store_hash(s->store, q->path, NULL, digest, &id);
+        if (r < 0)
+                return r;
+        snprintf(text, sizeof text, "%s %" PRIu64 " %" PRIu64 " %" PRIu64, digest, id.inode, id.size, id.changed_nsec);
+        return write_full(result_fd, text, strlen(text));
+}
+
 static int run_job(Server *s, const WorkerRequest *q, int result_fd) {
         char digest[DIGEST_LEN + 1];
 
-        if (q->verb == WORKER_NODE)
+        switch (q->verb) {
+        case WORKER_NODE:
                 return run_node_job(s, q, result_fd);
-        if (q->verb == WORKER_EDIT_DISK || q->verb == WORKER_CLEANUP)
+        case WORKER_EDIT_DISK:
+        case WORKER_CLEANUP:
                 return run_disk_job(s, q, result_fd);
-        if (q->verb == WORKER_VERIFY_LAYER)
+        case WORKER_VERIFY_LAYER:
                 return layer_store_verify(s->store, q->layers[0]);
-        return layer_store_publish(s->store, q->path, q->layers[0], digest);
+        case WORKER_HASH_LAYER:
+                return run_hash_job(s, q, result_fd);
+        case WORKER_TAKE_LAYER:
+                return layer_store_take(s->store, q->path, q->layers[0], &q->identity);
+        default:
+                return layer_store_publish(s->store, q->path, q->layers[0], digest);
+        }
+}
+
+/* Whether it has more to say than its exit status. */
+static bool job_answers(uint32_t verb) {
+        return verb == WORKER_NODE || verb == WORKER_HASH_LAYER || verb == WORKER_EDIT_DISK || verb == WORKER_CLEANUP;
 }
 
 static int do_job(Server *s, const WorkerRequest *q) {
@@ -273,13 +299,14 @@ static int do_job(Server *s, const WorkerRequest *q) {
         } else if (q->verb == WORKER_CLEANUP) {
                 if (!run_id_is_valid(q->run))
                         return answer(s, q->id, -EINVAL, "The run's id is not valid", -EBADF);
-        } else if (!is_string(q->layers[0], sizeof q->layers[0]) || !digest_is_valid(q->layers[0]))
+        } else if (q->verb != WORKER_HASH_LAYER &&
+                   (!is_string(q->layers[0], sizeof q->layers[0]) || !digest_is_valid(q->layers[0])))
                 return answer(s, q->id, -EINVAL, "The layer's name is no digest", -EBADF);
         if (s->n_jobs >= JOBS_MAX)
                 return answer(s, q->id, -EAGAIN, "Too many layers are being checked; try again", -EBADF);
-        if (q->verb == WORKER_NODE || q->verb == WORKER_EDIT_DISK || q->verb == WORKER_CLEANUP) {
-                if (q->verb == WORKER_NODE && (!run_id_is_valid(q->run) || (q->runner[0] && !digest_is_valid(q->runner))))
-                        return answer(s, q->id, -EINVAL, "The question for a node is not valid", -EBADF);
+        if (q->verb == WORKER_NODE && (!run_id_is_valid(q->run) || (q->runner[0] && !digest_is_valid(q->runner))))
+                return answer(s, q->id, -EINVAL, "The question for a node is not valid", -EBADF);
+        if (job_answers(q->verb)) {
                 result_fd = memfd_create("agentd-job", MFD_CLOEXEC);
                 if (result_fd < 0)
                         return answer(s, q->id, -errno, "Cannot start a child", -EBADF);
@@ -304,11 +331,15 @@ static int do_job(Server *s, const WorkerRequest *q) {
 static int answer_words(Server *s, const Job *job, int error) {
         WorkerReply reply = { .version = WORKER_VERSION, .error = error, .id = job->id };
         ssize_t n = pread(job->result_fd, reply.message, sizeof reply.message - 1, 0);
+        char digest[DIGEST_LEN + 1];
 
+        if (error < 0 && job->verb == WORKER_HASH_LAYER)
+                return answer(s, job->id, error, error == -ETXTBSY ? "The layer is still being written" : NULL, -EBADF);
         if (n <= 0 && error < 0)
                 snprintf(reply.message, sizeof reply.message, "The %s", job->verb == WORKER_NODE ? "node cannot be read" :
                          job->verb == WORKER_CLEANUP ? "disk cannot be taken away" : "disk cannot be made");
-        if (job->verb == WORKER_NODE && error >= 0 && !digest_is_valid(reply.message))
+        snprintf(digest, sizeof digest, "%.*s", DIGEST_LEN, reply.message);
+        if ((job->verb == WORKER_NODE || job->verb == WORKER_HASH_LAYER) && error >= 0 && !digest_is_valid(digest))
                 reply.error = -EIO;
         return send_reply(s, &reply, sizeof reply, -EBADF);
 }
@@ -336,7 +367,7 @@ static int reap(Server *s) {
                                    error == -EBADMSG ? "The layer's bytes do not have the digest of its name" :
                                    error == -ENOENT ? "There is no such layer" :
                                    error == -ETXTBSY ? "The layer is still being written" :
-                                   s->jobs[i].verb == WORKER_PUBLISH_LAYER && error != -EIO ? NULL : "The layer cannot be read",
+                                   s->jobs[i].verb != WORKER_VERIFY_LAYER && error != -EIO ? NULL : "The layer cannot be read",
                                    -EBADF);
                 s->jobs[i] = s->jobs[--s->n_jobs];
                 if (r < 0)
@@ -366,6 +397,8 @@ static int dispatch(Server *s, const WorkerRequest *q) {
         case WORKER_RELEASE_LAYERS:
                 return do_release(s, q);
         case WORKER_PUBLISH_LAYER:
+        case WORKER_HASH_LAYER:
+        case WORKER_TAKE_LAYER:
         case WORKER_VERIFY_LAYER:
         case WORKER_NODE:
         case WORKER_EDIT_DISK:

@@ -546,6 +546,43 @@ int worker_publish_layer(Worker *w, const char *path, const char *digest, worker
         return layer_request(w, WORKER_PUBLISH_LAYER, path, digest, handler, userdata, ret_slot);
 }
 
+int worker_hash_layer(Worker *w, const char *path, worker_handler_t handler, void *userdata, WorkerSlot **ret_slot) {
+        _cleanup_free_ WorkerRequest *q = NULL;
+        int r;
+
+        if (strlen(path) >= sizeof q->path)
+                return -ENAMETOOLONG;
+        r = request_new(WORKER_HASH_LAYER, &q);
+        if (r < 0)
+                return r;
+        snprintf(q->path, sizeof q->path, "%s", path);
+        return send_plain(w, &q, handler, userdata, ret_slot);
+}
+
+int worker_hash_parse(const char *message, char ret_digest[static DIGEST_LEN + 1], LayerIdentity *ret) {
+        if (sscanf(message, "%71s %" SCNu64 " %" SCNu64 " %" SCNu64, ret_digest, &ret->inode, &ret->size,
+                   &ret->changed_nsec) != 4 || !digest_is_valid(ret_digest))
+                return -EBADMSG;
+        return 0;
+}
+
+int worker_take_layer(Worker *w, const char *path, const char *digest, const LayerIdentity *identity,
+                      worker_handler_t handler, void *userdata, WorkerSlot **ret_slot) {
+        _cleanup_free_ WorkerRequest *q = NULL;
+        int r;
+
+        if (strlen(path) >= sizeof q->path)
+                return -ENAMETOOLONG;
+        r = request_new(WORKER_TAKE_LAYER, &q);
+        if (r >= 0)
+                r = request_add_layer(q, digest);
+        if (r < 0)
+                return r;
+        snprintf(q->path, sizeof q->path, "%s", path);
+        q->identity = *identity;
+        return send_plain(w, &q, handler, userdata, ret_slot);
+}
+
 int worker_verify_layer(Worker *w, const char *digest, worker_handler_t handler, void *userdata,
                         WorkerSlot **ret_slot) {
         return layer_request(w, WORKER_VERIFY_LAYER, "", digest, handler, userdata, ret_slot);

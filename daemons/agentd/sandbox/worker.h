@@ -20,6 +20,7 @@
 
 #include "basic/macro.h"
 #include "basic/name-util.h"
+#include "image/layer-store.h"
 
 #define SANDBOX_LAYERS_MAX 32U
 #define SANDBOX_LISTENER_PORT 8377
@@ -146,6 +147,13 @@ int worker_release_layers(Worker *w, worker_handler_t handler, void *userdata, W
  */
 int worker_publish_layer(Worker *w, const char *path, const char *digest, worker_handler_t handler, void *userdata,
                          WorkerSlot **ret_slot);
+
+/* Its two halves, for whoever needs the digest in between: of the first one MESSAGE is what worker_hash_parse() takes
+ * apart. */
+int worker_hash_layer(Worker *w, const char *path, worker_handler_t handler, void *userdata, WorkerSlot **ret_slot);
+int worker_hash_parse(const char *message, char ret_digest[static DIGEST_LEN + 1], LayerIdentity *ret);
+int worker_take_layer(Worker *w, const char *path, const char *digest, const LayerIdentity *identity,
+                      worker_handler_t handler, void *userdata, WorkerSlot **ret_slot);
 
 /* layer_store_verify() in a child: -EBADMSG where the bytes do not have the digest of the name, -ENOENT where
  * missing. */
