@@ -211,14 +211,18 @@ static int append_paths(sd_bus_message *m, const Operation *o) {
 int operation_unit_properties(sd_bus_message *m, void *userdata) {
         const Operation *o = userdata;
         const bool build = o->kind == OPERATION_BUILD_IMAGE;
+        /* Reading and making overlayfs' own marks: in an upper that is frozen, and in layers that are merged. */
+        const bool marks = o->kind == OPERATION_FREEZE || o->kind == OPERATION_FLATTEN;
+        const uint64_t marks_caps = UINT64_C(1) << CAP_SYS_ADMIN | UINT64_C(1) << CAP_MKNOD;
+        /* Files of any owner and mode. */
+        const uint64_t files_caps = UINT64_C(1) << CAP_CHOWN | UINT64_C(1) << CAP_DAC_OVERRIDE |
+                                    UINT64_C(1) << CAP_DAC_READ_SEARCH | UINT64_C(1) << CAP_FOWNER |
+                                    UINT64_C(1) << CAP_FSETID | UINT64_C(1) << CAP_SETFCAP;
         /* mmdebstrap makes a chroot and runs the packages' own scripts in it. */
-        const uint64_t caps = UINT64_C(1) << CAP_CHOWN | UINT64_C(1) << CAP_DAC_OVERRIDE |
-                              UINT64_C(1) << CAP_DAC_READ_SEARCH | UINT64_C(1) << CAP_FOWNER |
-                              UINT64_C(1) << CAP_FSETID | UINT64_C(1) << CAP_SETFCAP | UINT64_C(1) << CAP_MKNOD |
-                              UINT64_C(1) << CAP_SYS_ADMIN /* reading trusted.* attributes of an upper */;
-        const uint64_t build_caps = caps | UINT64_C(1) << CAP_SYS_CHROOT | UINT64_C(1) << CAP_SETUID |
+        const uint64_t build_caps = files_caps | marks_caps | UINT64_C(1) << CAP_SYS_CHROOT | UINT64_C(1) << CAP_SETUID |
                                     UINT64_C(1) << CAP_SETGID | UINT64_C(1) << CAP_KILL |
                                     UINT64_C(1) << CAP_SYS_PTRACE;
+        const uint64_t caps = build ? build_caps : marks ? files_caps | marks_caps : files_caps;
         _cleanup_strv_free_ char **argv = NULL;
         _cleanup_free_ char *description = NULL;
 
@@ -238,7 +242,7 @@ int operation_unit_properties(sd_bus_message *m, void *userdata) {
         TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)", "PrivateTmpEx", "s", "disconnected", "PrivateIPC", "b", 1,
                                   "NoNewPrivileges", "b", (int) !build, "ProtectClock", "b", 1));
         TRY(build ? append_build_paths(m, o) : append_paths(m, o));
-        TRY(sd_bus_message_append(m, "(sv)(sv)", "CapabilityBoundingSet", "t", build ? build_caps : caps,
+        TRY(sd_bus_message_append(m, "(sv)(sv)", "CapabilityBoundingSet", "t", caps,
                                   "AmbientCapabilities", "t", UINT64_C(0)));
         if (!build) {
                 TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)(sv)(sv)", "PrivateNetwork", "b", 1, "PrivateDevices", "b", 1,
@@ -247,6 +251,8 @@ int operation_unit_properties(sd_bus_message *m, void *userdata) {
                 TRY(sd_bus_message_append(m, "(sv)", "RestrictAddressFamilies", "(bas)", 1, 1, "AF_UNIX"));
                 TRY(sd_bus_message_append(m, "(sv)(sv)(sv)", "RestrictNamespaces", "t", UINT64_C(0), "LockPersonality", "b", 1,
                                           "RestrictRealtime", "b", 1));
+                TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)", "ProtectControlGroupsEx", "s", "strict", "ProtectProc", "s",
+                                          "invisible", "MemoryDenyWriteExecute", "b", 1, "KeyringMode", "s", "private"));
                 TRY(sd_bus_message_append(m, "(sv)", "SystemCallFilter", "(bas)", 1, 3, "@system-service", "@chown",
                                           "mknodat"));
                 TRY(sd_bus_message_append(m, "(sv)(sv)", "SystemCallArchitectures", "as", 1, "native",
