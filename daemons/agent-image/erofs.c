@@ -18,7 +18,7 @@
 #define COMPLAINT_MAX 4096
 
 static int run_mkfs(const char *tree, const char *out) {
-        const char *argv[] = { "mkfs.erofs", "--quiet", "-T0", "--mkfs-time", "-U", LAYER_UUID, out, tree, NULL };
+        const char *argv[] = { "mkfs.erofs", "--quiet", "-T0", "--mkfs-time", "-U", LAYER_UUID, out, ".", NULL };
         _cleanup_close_ int complaints = -EBADF;
         _cleanup_free_ char *text = NULL, *shown = NULL;
         posix_spawn_file_actions_t actions;
@@ -38,6 +38,9 @@ static int run_mkfs(const char *tree, const char *out) {
         r = -posix_spawn_file_actions_adddup2(&actions, complaints, STDOUT_FILENO);
         if (r >= 0)
                 r = -posix_spawn_file_actions_adddup2(&actions, complaints, STDERR_FILENO);
+        /* It puts the tree's path in front of each, and knows none that is longer than PATH_MAX. */
+        if (r >= 0)
+                r = -posix_spawn_file_actions_addchdir_np(&actions, tree);
         if (r >= 0)
                 r = -posix_spawnp(&pid, argv[0], &actions, NULL, (char *const *) argv, environ);
         posix_spawn_file_actions_destroy(&actions);

@@ -157,6 +157,10 @@ static int64_t walked(int64_t n) {
         if (n == -ELOOP)
                 return report_error(0, "NotFreezable", "The changes have more directories inside one another than can be "
                                                        "frozen");
+        if (n == -ENAMETOOLONG)
+                return report_error(0, "NotFreezable",
+                                    "The changes contain a path that is longer than %d bytes; remove it first",
+                                    TREE_PATH_MAX);
         return n < 0 ? report_errno((int) n, "Freezing the changes") : n;
 }
 

@@ -143,7 +143,7 @@ int tree_remove(int root, const char *path) {
         return futimens(parent, (struct timespec[2]) { st.st_atim, st.st_mtim }) < 0 ? -errno : 0;
 }
 
-static int64_t walk(int fd /* consumed */, tree_visit_t visit, void *userdata, unsigned depth) {
+static int64_t walk(int fd /* consumed */, tree_visit_t visit, void *userdata, unsigned depth, size_t length) {
         int64_t n = 0, r = 0;
         struct dirent *de;
         DIR *d;
@@ -168,10 +168,14 @@ static int64_t walk(int fd /* consumed */, tree_visit_t visit, void *userdata, u
                         break;
                 }
                 n++;
+                if (length + 1 + strlen(de->d_name) > TREE_PATH_MAX) {
+                        r = -ENAMETOOLONG;
+                        break;
+                }
                 if (S_ISDIR(st.st_mode)) {
                         int sub = openat(fd, de->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
-                        r = sub < 0 ? -errno : walk(sub, visit, userdata, depth + 1);
+                        r = sub < 0 ? -errno : walk(sub, visit, userdata, depth + 1, length + 1 + strlen(de->d_name));
                         if (r > 0)
                                 n += r;
                 }
@@ -190,7 +194,7 @@ int64_t tree_walk(int root, tree_visit_t visit, void *userdata) {
         fd = openat(root, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (fd < 0)
                 return -errno;
-        n = walk(fd, visit, userdata, 0);
+        n = walk(fd, visit, userdata, 0, 0);
         if (n < 0)
                 return n;
         if (fstat(root, &st) < 0)
