@@ -96,7 +96,7 @@ static const char *field(const char *stanza, const char *end, const char *name, 
 }
 
 static int add_dpkg(Packages *p, unsigned side) {
-        static const char installed[] = "install ok installed";
+        static const char installed[] = " ok installed"; /* wanted, or held */
         _cleanup_close_ int fd = tree_open(p->roots[side], "var/lib/dpkg/status", O_RDONLY | O_NONBLOCK);
         _cleanup_free_ char *text = NULL;
         int r;
@@ -111,8 +111,8 @@ static int add_dpkg(Packages *p, unsigned side) {
                 version = field(s, end, "Version", &version_len);
                 status = field(s, end, "Status", &status_len);
                 arch = field(s, end, "Architecture", &arch_len);
-                if (name && version && status && status_len == strlen(installed) &&
-                    memcmp(status, installed, status_len) == 0) {
+                if (name && version && status && status_len > strlen(installed) &&
+                    memcmp(status + status_len - strlen(installed), installed, strlen(installed)) == 0) {
                         r = add(p, "dpkg", strempty(arch), arch_len, name, name_len, version, version_len, side);
                         if (r < 0)
                                 return r;
@@ -124,10 +124,17 @@ static int add_dpkg(Packages *p, unsigned side) {
 
 /* --- pip, npm --------------------------------------------------------------------------------------------------- */
 
-/* "/usr/lib/python3/dist-packages/requests-2.32.3.dist-info" */
+/* "/usr/lib/python3/dist-packages/requests-2.32.3.dist-info", or the older "PyYAML-6.0.2-py3.13.egg-info" */
 static int add_pip(Packages *p, const char *path, unsigned side) {
         const char *slash = strrchr(path, '/'), *name = slash + 1, *end = endswith(name, ".dist-info"), *dash;
 
+        if (!end) {
+                end = endswith(name, ".egg-info");
+                for (dash = end ? end - 1 : name; dash > name && *dash != '-'; dash--)
+                        ;
+                if (end && startswith(dash, "-py") && dash > name)
+                        end = dash;
+        }
         if (!end)
                 return 0;
         for (dash = end - 1; dash > name && *dash != '-'; dash--)

@@ -6,7 +6,7 @@
 
 /*
  * Which packages two trees have, as far as they differ: Debian's from dpkg's status file, Python's from the names of *.dist-info
- * directories, npm's from each node_modules/NAME/package.json. Only files that differ are looked at. What is
+ * and *.egg-info, npm's from each node_modules/NAME/package.json. Only files that differ are looked at. What is
  * not well-formed is passed over: it is a stranger's tree, and the paths tell the rest.
  */
 
