@@ -115,8 +115,8 @@ static int put_layer(struct archive *a, const char *path) {
 }
 
 /*
- * A configuration as an image has it, so that whoever shows, copies or keeps images can do so with this; what is ours is
- * one more member of it, which they leave alone.
+ * A configuration as an image has it, so that whoever shows, copies or keeps images can do so with this; what is ours
+ * is one more member of it, which they leave alone.
  */
 static int make_config(const char *document, char *const *layers, const char *name, char **ret) {
         _cleanup_json_ sd_json_variant *v = NULL, *ours = NULL, *ids = NULL;

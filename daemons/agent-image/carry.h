@@ -7,8 +7,8 @@
 #include "unpack.h"
 
 /*
- * Writes the archive to OUT: the document CONFIG and LAYERS (paths of files "sha256-<hex>.erofs"), each checked while it is
- * read. The same environment gives the same bytes. NAME becomes the archive's reference.
+ * Writes the archive to OUT: the document CONFIG and LAYERS (paths of files "sha256-<hex>.erofs"), each checked while
+ * it is read. The same environment gives the same bytes. NAME becomes the archive's reference.
  */
 int carry_export(int out, const char *config, char *const *layers, const char *name);
 

@@ -12,6 +12,6 @@
  */
 int64_t freeze_upper(int upper, uint64_t bytes_max);
 
-/* Whiteouts that an edit session made belong to the host's root, whatever the session's ids; RAW is its upper as it is on
- * disk. They are given to BASE, the session's root, so that the layer has the same bytes wherever it was made. */
+/* Whiteouts that an edit session made belong to the host's root, whatever the session's ids; RAW is its upper as it
+ * is on disk. They are given to BASE, the session's root, so that the layer has the same bytes wherever it was made. */
 int64_t freeze_own_whiteouts(int raw, uid_t base);

@@ -11,7 +11,7 @@
 int merge_layer(int layer, int tree);
 
 /*
- * Takes those deletions out of TREE that delete nothing of BASE, on which it is going to lie: in a directory that only one
- * layer has, overlayfs would list the name and then not find it.
+ * Takes those deletions out of TREE that delete nothing of BASE, on which it is going to lie: in a directory that
+ * only one layer has, overlayfs would list the name and then not find it.
  */
 int merge_finish(int tree, int base);

@@ -57,8 +57,8 @@ static char *flat_name(const char *path) {
 }
 
 /*
- * A layer that docker had twice is there once, and a link to it: "<hex>/layer.tar" → "../<hex>/layer.tar", or "../<hex>.tar".
- * Kept as a link to the flat name; nothing follows it but resolve_link().
+ * A layer that docker had twice is there once, and a link to it: "<hex>/layer.tar" → "../<hex>/layer.tar", or
+ * "../<hex>.tar". Kept as a link to the flat name; nothing follows it but resolve_link().
  */
 static int spool_link(int spool, const char *name, const char *target) {
         const char *rest = target ? startswith(target, "../") : NULL;
@@ -112,7 +112,8 @@ static int write_out(struct archive *a, int fd, uint64_t *bytes, const UnpackLim
         }
 }
 
-static int spool_one(struct archive *a, struct archive_entry *e, int spool, uint64_t *bytes, const UnpackLimits *limits) {
+static int spool_one(struct archive *a, struct archive_entry *e, int spool, uint64_t *bytes,
+                     const UnpackLimits *limits) {
         _cleanup_free_ char *name = flat_name(strempty(archive_entry_pathname(e)));
         char digest[DIGEST_LEN + 1];
         _cleanup_close_ int fd = -EBADF;
@@ -135,7 +136,8 @@ static int spool_one(struct archive *a, struct archive_entry *e, int spool, uint
         r = lseek(fd, 0, SEEK_SET) < 0 ? -errno : digest_fd(fd, digest);
         if (r < 0)
                 return report_errno(r, "Unpacking the archive");
-        return streq(digest + strlen("sha256:"), name) ? 0 : refuse("The blob %s does not have the digest of its name", name);
+        return streq(digest + strlen("sha256:"), name) ? 0 :
+                refuse("The blob %s does not have the digest of its name", name);
 }
 
 int oci_spool(struct archive *a, struct archive_entry *e, int spool, const UnpackLimits *limits) {
@@ -299,7 +301,8 @@ static int read_layer(int spool, sd_json_variant *d, bool *erofs, OciImage *imag
         if (r < 0)
                 return r;
         *erofs = kind == LAYER_EROFS;
-        return strv_extend(&image->layers, oci_blob_name(digest)) < 0 ? report_errno(-ENOMEM, "Reading the archive") : 0;
+        r = strv_extend(&image->layers, oci_blob_name(digest));
+        return r < 0 ? report_errno(r, "Reading the archive") : 0;
 }
 
 static int read_image(int spool, const char *name, sd_json_variant *config, sd_json_variant *layers, OciImage *ret) {
@@ -373,7 +376,8 @@ static int read_manifest(int spool, const char *name, unsigned depth, OciImage *
         layers = sd_json_variant_by_key(v, "layers");
         /* A document that is both would be another image to whoever reads it the other way. */
         if (sd_json_variant_by_key(v, "manifests"))
-                return config || layers ? refuse("%s is an index and an image at once", name) : read_index(spool, v, depth, ret);
+                return config || layers ? refuse("%s is an index and an image at once", name) :
+                                          read_index(spool, v, depth, ret);
         if (!config || !layers || !sd_json_variant_is_array(layers) || sd_json_variant_elements(layers) > LAYERS_MAX)
                 return refuse("%s is no manifest of an image", name);
         return read_image(spool, name, config, layers, ret);

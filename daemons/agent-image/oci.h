@@ -2,9 +2,10 @@
 #pragma once
 
 /*
- * Archives of images: an OCI image layout in a tar (of ordinary layers, or of an exported environment), or what "docker save"
- * writes. Their files may come in any order, so they are first laid out in a spool directory, each under a flat name and, where
- * its name is a digest, checked against it. All of it was made by a stranger; what is wrong is told (report.h).
+ * Archives of images: an OCI image layout in a tar (of ordinary layers, or of an exported environment), or what
+ * "docker save" writes. Their files may come in any order, so they are first laid out in a spool directory, each
+ * under a flat name and, where its name is a digest, checked against it. All of it was made by a stranger; what is
+ * wrong is told (report.h).
  */
 
 #include <archive.h>

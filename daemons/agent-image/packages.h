@@ -5,9 +5,9 @@
 #include "basic/macro.h"
 
 /*
- * Which packages two trees have, as far as they differ: Debian's from dpkg's status file, Python's from the names of *.dist-info
- * and *.egg-info, npm's from each node_modules/NAME/package.json. Only files that differ are looked at. What is
- * not well-formed is passed over: it is a stranger's tree, and the paths tell the rest.
+ * Which packages two trees have, as far as they differ: Debian's from dpkg's status file, Python's from the names of
+ * *.dist-info and *.egg-info, npm's from each node_modules/NAME/package.json. Only files that differ are looked at.
+ * What is not well-formed is passed over: it is a stranger's tree, and the paths tell the rest.
  */
 
 typedef struct Packages Packages;

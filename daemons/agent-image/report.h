@@ -3,8 +3,8 @@
 
 /*
  * What agent-image tells whoever started it: one JSON object a line on stdout. {"step","progress"} now and then, and
- * as the last one either {"size","entries"} ("digest" with it: of an archive's configuration) or {"error","message"}. Names out of an archive are put into
- * messages escaped.
+ * as the last one either {"size","entries"} ("digest" with it: of an archive's configuration) or {"error","message"}.
+ * Names out of an archive are put into messages escaped.
  */
 
 #include <systemd/sd-json.h>

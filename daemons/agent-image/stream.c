@@ -56,7 +56,8 @@ int stream_open(int fd, uint64_t bytes_max, bool hash, Stream **ret) {
         if (r == ARCHIVE_EOF)
                 s->over = true;
         else if (r < ARCHIVE_WARN)
-                return report_error(0, "InvalidImage", "This is no tar archive: %s", strempty(archive_error_string(s->raw)));
+                return report_error(0, "InvalidImage", "This is no tar archive: %s",
+                                    strempty(archive_error_string(s->raw)));
         *ret = TAKE_PTR(s);
         return 0;
 }
@@ -122,9 +123,11 @@ int stream_finish(Stream *s, char ret_digest[static DIGEST_LEN + 1]) {
         while ((n = next(s, &block)) > 0)
                 report_step("unpacking", s->bytes);
         if (n < 0 && s->too_long)
-                return report_error(0, "ImageTooLarge", "A layer is larger than is allowed (%" PRIu64 " bytes)", s->bytes_max);
+                return report_error(0, "ImageTooLarge", "A layer is larger than is allowed (%" PRIu64 " bytes)",
+                                    s->bytes_max);
         if (n < 0)
-                return report_error(0, "InvalidImage", "The archive is damaged: %s", strempty(archive_error_string(s->raw)));
+                return report_error(0, "InvalidImage", "The archive is damaged: %s",
+                                    strempty(archive_error_string(s->raw)));
         if (!s->md || EVP_DigestFinal_ex(s->md, md, NULL) != 1)
                 return report_errno(-EIO, "Unpacking");
         hex = hex_encode(md, 32);

@@ -2,8 +2,8 @@
 #pragma once
 
 /*
- * The bytes of a tar inside of whatever it is compressed with (gzip, bzip2, xz, lzma, zstd, lz4, compress; no program is
- * run for that). They are counted against a bound before anybody sees them, so that a small file cannot become an
+ * The bytes of a tar inside of whatever it is compressed with (gzip, bzip2, xz, lzma, zstd, lz4, compress; no program
+ * is run for that). They are counted against a bound before anybody sees them, so that a small file cannot become an
  * endless one, and hashed where their digest is to be known.
  */
 

@@ -26,9 +26,9 @@ int tree_empty(int root, const char *path);
 int tree_remove(int root, const char *path);
 
 /*
- * Calls VISIT for each inode of the tree, directories after what they hold, the root last; NAME is relative to DIR.
- * A negative return value ends the walk. Returns the number of entries, the root included; -ENAMETOOLONG where a path in it
- * has more than TREE_PATH_MAX bytes, which nobody could open from the root, nor mkfs.erofs pack.
+ * Calls VISIT for each inode of the tree, directories after what they hold, the root last; NAME is relative to DIR. A
+ * negative return value ends the walk. Returns the number of entries, the root included; -ENAMETOOLONG where a path
+ * in it has more than TREE_PATH_MAX bytes, which nobody could open from the root, nor mkfs.erofs pack.
  */
 #define TREE_PATH_MAX (PATH_MAX - 4)
 typedef int (*tree_visit_t)(int dir, const char *name, const struct stat *st, void *userdata);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * One entry of an archive, written by hand below the root's fd (tree.h); libarchive has only parsed it. Directories get their
- * final mode and times at the end, else writing into them would change those.
+ * One entry of an archive, written by hand below the root's fd (tree.h); libarchive has only parsed it. Directories
+ * get their final mode and times at the end, else writing into them would change those.
  */
 #include <dirent.h>
 #include <sys/xattr.h>
@@ -194,7 +194,8 @@ static int unpack_file(Unpack *u, struct archive *a, struct archive_entry *e, in
 }
 
 static int no_target(int r, const char *path) {
-        return r == -ENOENT ? unpack_refuse(path, "it is a link to something that is not there") : unpack_failed(r, path);
+        return r == -ENOENT ? unpack_refuse(path, "it is a link to something that is not there") :
+                              unpack_failed(r, path);
 }
 
 static int unpack_hardlink(Unpack *u, struct archive_entry *e, int parent, const char *name, const char *path) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * A layer of an image on top of those before it: its whiteouts take away what they have put there, but nothing that it brings
- * itself, in whatever order its entries come.
+ * A layer of an image on top of those before it: its whiteouts take away what they have put there, but nothing that
+ * it brings itself, in whatever order its entries come.
  */
 #include <dirent.h>
 

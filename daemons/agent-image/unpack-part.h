@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* Between the files that unpack archives: unpack.c reads them, unpack-entry.c writes what is in them, unpack-layer.c knows
- * what a layer on top of others takes away. */
+/* Between the files that unpack archives: unpack.c reads them, unpack-entry.c writes what is in them, unpack-layer.c
+ * knows what a layer on top of others takes away. */
 
 #include <archive.h>
 #include <archive_entry.h>

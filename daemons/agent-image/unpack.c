@@ -37,7 +37,8 @@ static int unpack_all(Unpack *u, Stream *s, struct archive *a) {
                 if (r < ARCHIVE_WARN && stream_is_too_long(s))
                         return too_large(u);
                 if (r < ARCHIVE_WARN)
-                        return report_error(0, "InvalidImage", n == 0 ? "This is no tar archive: %s" : "The archive is damaged: %s",
+                        return report_error(0, "InvalidImage",
+                                            n == 0 ? "This is no tar archive: %s" : "The archive is damaged: %s",
                                             archive_error_string(a));
                 if (++u->entries > u->limits->entries_max)
                         return report_error(0, "ImageTooLarge",
@@ -93,8 +94,8 @@ static int unpack(Unpack *u, int input_fd, const char *diff_id) {
                 return r;
         r = stream_finish(s, digest);
         if (r >= 0 && !streq(digest, diff_id))
-                r = report_error(0, "InvalidImage", "A layer does not have the digest that the image's configuration says of it "
-                                 "(%s)", diff_id);
+                r = report_error(0, "InvalidImage",
+                                 "A layer does not have the digest that the image's configuration says of it (%s)", diff_id);
         return r;
 }
 
@@ -124,7 +125,8 @@ static int unpack_layers(Unpack *u) {
                         return report_errno(fd, "Reading the archive");
                 u->layer = true;
                 u->seen = strmap_new();
-                r = u->seen ? unpack(u, fd, image.diff_ids ? image.diff_ids[i] : NULL) : report_errno(-ENOMEM, "Unpacking");
+                r = u->seen ? unpack(u, fd, image.diff_ids ? image.diff_ids[i] : NULL) :
+                              report_errno(-ENOMEM, "Unpacking");
                 unpack_forget_seen(u);
         }
         if (r >= 0 && (!image.layers || !image.layers[0]))

@@ -17,6 +17,6 @@ typedef struct UnpackLimits {
 
 /* Tells an error itself (report.h). RET_NEWEST: the newest mtime in the archive, in seconds. */
 int unpack_tar(int input_fd, int root, const UnpackLimits *limits, int64_t *ret_newest);
-/* The same for whatever "image import" takes: also archives of images (oci.h), laid out in the directory SPOOL first; their
- * layers go on top of each other, deletions included. */
+/* The same for whatever "image import" takes: also archives of images (oci.h), laid out in the directory SPOOL first;
+ * their layers go on top of each other, deletions included. */
 int unpack_image(int input_fd, int root, int spool, const UnpackLimits *limits, int64_t *ret_newest);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * Environments carried from one host to another. The archive is written, and taken apart, by agent-image in its sandbox; here is
- * what goes into its configuration, and what becomes of one that came in:
+ * Environments carried from one host to another. The archive is written, and taken apart, by agent-image in its
+ * sandbox; here is what goes into its configuration, and what becomes of one that came in:
  *
  *   {"v":1,"agent":NAME,"definition":{…},"head":DIGEST,"generations":[{"digest","manifest","note"},…]}
  *
  * as the member "org.agentd1.environment" of the configuration of an image, whose other members are for those who know
  * images and nothing of this.
  *
- * The generations are the exported one and those of its ancestors whose layers the archive has as well, oldest first. A manifest is
- * there as text, so that its digest is that of its bytes. Everything in it is checked before anything is changed: digests,
- * the machine's kind, and that the archive itself brings every layer, since a layer that is merely named might be
- * somebody else's.
+ * The generations are the exported one and those of its ancestors whose layers the archive has as well, oldest first.
+ * A manifest is there as text, so that its digest is that of its bytes. Everything in it is checked before anything
+ * is changed: digests, the machine's kind, and that the archive itself brings every layer, since a layer that is
+ * merely named might be somebody else's.
  */
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * The end of an operation that made a layer: it is hashed (nothing that its unit says of it is believed), noted, moved into the
- * store, and then the one row is written that makes it count. The only place where something is changed.
+ * The end of an operation that made a layer: it is hashed (nothing that its unit says of it is believed), noted,
+ * moved into the store, and then the one row is written that makes it count. The only place where something is
+ * changed.
  */
 #include "basic/string-util.h"
 #include "operation.h"
@@ -46,8 +47,9 @@ static int load_generation(Operation *o, const char *digest, StoreGeneration **r
 }
 
 /*
- * Whether a root on HEAD shows the same files as one on FROM, so that changes made on the one fit the other: between them are
- * only generations that the platform made by itself (a runner folded in, layers merged), or the layers are the same.
+ * Whether a root on HEAD shows the same files as one on FROM, so that changes made on the one fit the other: between
+ * them are only generations that the platform made by itself (a runner folded in, layers merged), or the layers are
+ * the same.
  */
 static int shows_the_same(Operation *o, const Generation *from, const char *head) {
         char wanted[DIGEST_LEN + 1], found[DIGEST_LEN + 1];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What an operation's unit tells, line by line: see agent-image's report.h. It is a stranger's word: bounded, shown to whoever
- * asked, believed in nothing that counts. */
+/* What an operation's unit tells, line by line: see agent-image's report.h. It is a stranger's word: bounded, shown
+ * to whoever asked, believed in nothing that counts. */
 #include "basic/json-util.h"
 #include "basic/string-util.h"
 #include "operation.h"

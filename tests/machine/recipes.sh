@@ -13,6 +13,7 @@ ROOT_PACKAGES=(
         gcc libc6-dev meson ninja-build pkgconf clang libclang-rt-dev gdb strace
         libsystemd-dev libjwt-dev libcurl4-openssl-dev libssl-dev libllhttp-dev libsqlite3-dev libarchive-dev
         libxml2-utils mandoc sqlite3 procps iproute2 jq libcap2-bin attr nginx-light bash-completion less kmod
+        skopeo podman
 )
 # Images that agents run on: the tests' and the demo's.
 TEST_PACKAGES=(python3 python3-pip nodejs curl git gh libcap2-bin attr procps strace)
@@ -37,7 +38,8 @@ ROOT_HOOK='
         for u in nginx.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer fstrim.timer \
                 e2scrub_all.timer e2scrub_reap.service getty@.service console-getty.service systemd-networkd.service \
                 systemd-resolved.service systemd-timesyncd.service systemd-firstboot.service \
-                systemd-networkd-wait-online.service; do
+                systemd-networkd-wait-online.service podman.socket podman.service podman-auto-update.timer \
+                podman-auto-update.service podman-restart.service podman-clean-transient.service; do
                 ln -sf /dev/null $units/$u
         done
         mkdir -p etc/systemd/journald.conf.d

@@ -2,10 +2,11 @@
 #pragma once
 
 /*
- * A layer's seal is fs-verity, where the file system offers it (ext4 with the feature "verity", btrfs, f2fs): the kernel
- * keeps a tree of hashes beside the file's bytes and compares each block as it is read from the disk, so that a wrong
- * one is an I/O error and never reaches a run; and the file can be written to by nobody any more, root included. Its
- * root hash, once the kernel has found it, is what tells in constant time whether a file is the one that was sealed.
+ * A layer's seal is fs-verity, where the file system offers it (ext4 with the feature "verity", btrfs, f2fs): the
+ * kernel keeps a tree of hashes beside the file's bytes and compares each block as it is read from the disk, so that
+ * a wrong one is an I/O error and never reaches a run; and the file can be written to by nobody any more, root
+ * included. Its root hash, once the kernel has found it, is what tells in constant time whether a file is the one
+ * that was sealed.
  */
 
 #include "basic/digest.h"

@@ -14,7 +14,8 @@
 
 typedef struct LayerStore LayerStore;
 
-/* ROOT is normally /var/lib/agentd; makes layers/, generations/, seals/ and tmp/ below it (0700) where they are missing. */
+/* ROOT is normally /var/lib/agentd; makes layers/, generations/, seals/ and tmp/ below it (0700) where they are
+ * missing. */
 int layer_store_open(const char *root, LayerStore **ret);
 LayerStore *layer_store_free(LayerStore *s);
 DEFINE_CLEANUP(LayerStore *, layer_store_free);
@@ -28,9 +29,9 @@ int layer_store_drop_staging(LayerStore *s, const char *path);
 int layer_store_clean_staging(LayerStore *s, char *const *keep);
 
 /*
- * Says, within the staging directory STAGING, that DIGEST is about to be published from it. Until that directory is removed,
- * also after a power cut, layer_store_noted() tells of it: what was published, but never came to be needed by anybody,
- * can be found and removed.
+ * Says, within the staging directory STAGING, that DIGEST is about to be published from it. Until that directory is
+ * removed, also after a power cut, layer_store_noted() tells of it: what was published, but never came to be needed
+ * by anybody, can be found and removed.
  */
 int layer_store_note(LayerStore *s, const char *staging, const char *digest);
 /* All digests that were noted in staging directories that are still there. */
@@ -43,7 +44,8 @@ int layer_store_noted(LayerStore *s, char ***ret);
  */
 int layer_store_publish(LayerStore *s, const char *path, const char *expected, char ret_digest[static DIGEST_LEN + 1]);
 
-/* Which file was hashed, and that nothing about it was changed since (the kernel moves a file's ctime with each change). */
+/* Which file was hashed, and that nothing about it was changed since (the kernel moves a file's ctime with each
+ * change). */
 typedef struct LayerIdentity {
         uint64_t inode, size, changed_nsec;
 } LayerIdentity;
