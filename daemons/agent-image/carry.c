@@ -11,6 +11,7 @@
 #include "carry.h"
 #include "oci.h"
 #include "report.h"
+#include "unpack-part.h"
 
 #define BLOCK_SIZE (256 * 1024)
 #define CONFIG_SIZE_MAX (16U << 20)
@@ -284,18 +285,22 @@ static int check_erofs(const char *path) {
 }
 
 static int read_archive(struct archive *a, int spool, const UnpackLimits *limits) {
+        _cleanup_free_ char *path = NULL;
         struct archive_entry *e;
-        const char *path;
         int r;
 
-        do
-                r = archive_read_next_header(a, &e);
-        while (r == ARCHIVE_RETRY);
-        if (r != ARCHIVE_OK && r != ARCHIVE_WARN)
-                return report_error(0, "InvalidImage", "This is no tar archive: %s", strempty(archive_error_string(a)));
-        path = strempty(archive_entry_pathname(e));
-        while (startswith(path, "./"))
-                path += 2;
+        do { /* "./" may come first */
+                do
+                        r = archive_read_next_header(a, &e);
+                while (r == ARCHIVE_RETRY);
+                if (r != ARCHIVE_OK && r != ARCHIVE_WARN)
+                        return report_error(0, "InvalidImage", "This is no tar archive: %s",
+                                            strempty(archive_error_string(a)));
+                path = mfree(path);
+                r = unpack_normalize(strempty(archive_entry_pathname(e)), &path);
+                if (r < 0)
+                        return r;
+        } while (isempty(path));
         if (!oci_is_archive(path))
                 return report_error(0, "InvalidImage", "This is no exported environment. A root file system becomes an image: "
                                     "agentctl image import");

@@ -25,6 +25,8 @@ static int too_large(const Unpack *u) {
 
 /* 1: it was an image's archive, and is laid out. */
 static int unpack_all(Unpack *u, Stream *s, struct archive *a) {
+        bool undecided = u->spool >= 0 && !u->layer;
+
         for (uint64_t n = 0;; n++) {
                 struct archive_entry *e;
                 int r;
@@ -45,12 +47,13 @@ static int unpack_all(Unpack *u, Stream *s, struct archive *a) {
                                             "The image has more files than are allowed (%" PRIu64 ")",
                                             u->limits->entries_max);
                 u->newest = MAX(u->newest, (int64_t) unpack_entry_mtime(e).tv_sec);
-                if (u->entries == 1 && u->spool >= 0 && !u->layer) {
+                if (undecided) {
                         _cleanup_free_ char *path = NULL;
 
                         r = unpack_normalize(strempty(archive_entry_pathname(e)), &path);
                         if (r < 0)
                                 return r;
+                        undecided = isempty(path); /* "./" begins tars of either kind */
                         if (oci_is_archive(path)) {
                                 r = oci_spool(a, e, u->spool, u->limits);
                                 return r < 0 ? r : 1;
