@@ -152,6 +152,8 @@ def write_settings_through_a_proc_of_its_own():
 
 @edit_act
 def make_proc_sys_writable():
+    libc("unshare", 0x20000)  # CLONE_NEWNS, so that nothing of it stays
+    libc("mount", None, b"/", None, 0x44000, None)  # MS_REC | MS_PRIVATE
     if not os.path.ismount("/proc/sys"):
         libc("mount", b"/proc/sys", b"/proc/sys", None, 4096, None)
         libc("mount", None, b"/proc/sys", None, 4096 | 32 | 1, None)  # MS_BIND | MS_REMOUNT | MS_RDONLY

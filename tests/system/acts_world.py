@@ -225,7 +225,7 @@ for _name, _kind, _path in (
     ("dev_log", socket.SOCK_DGRAM, "/dev/log"),
     ("varlink", socket.SOCK_STREAM, "/run/systemd/userdb/io.systemd.DynamicUser"),
     ("bridge_control", socket.SOCK_STREAM, "/run/agent-bridged/control"),
-    ("strong_room", socket.SOCK_STREAM, "/run/agent-credential/material"),
+    ("strong_room", socket.SOCK_SEQPACKET, "/run/agent-credential/material"),
 ):
     ACTS["reach_" + _name] = lambda kind=_kind, path=_path: reach_path(kind, path)
 

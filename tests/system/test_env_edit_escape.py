@@ -71,7 +71,7 @@ def outcome(world, agentd, image, unique, tmp_path_factory):  # noqa: F811
     agentd.call("RemoveAgent", name)
     assert done.returncode == 0, done.stderr
     there = json.loads(done.stdout)
-    argv = ["systemd-run", "--quiet", "--wait", "--collect", "--pipe", "--property=PrivateMounts=yes", *inside.COMMAND]
+    argv = ["systemd-run", "--quiet", "--wait", "--collect", "--pipe", *inside.COMMAND]
     return there, json.loads(run(*argv, stdin=program(dict(context, whiteouts="/dev/shm"), ALL)).stdout)
 
 
