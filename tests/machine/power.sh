@@ -40,7 +40,7 @@ power_payload() {
 		[Service]
 		Type=oneshot
 		RemainAfterExit=yes
-		ExecStart=/bin/sh -ec 'mount -o noatime /dev/vdc /mnt; mkdir -p /etc/credstore.encrypted; cd /mnt; \
+		ExecStart=/bin/sh -ec 'modprobe loop; mount -o noatime /dev/vdc /mnt; mkdir -p /etc/credstore.encrypted; cd /mnt; \
 		        for d in var/lib/agentd var/lib/systemd var/lib/agent-credential etc/credstore.encrypted; do \
 		                mkdir -p /$d $d; mount --bind $d /$d; done'
 		END
