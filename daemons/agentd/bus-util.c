@@ -201,3 +201,24 @@ bool bus_bridge_is_away(const sd_bus_error *e) {
                                       "org.freedesktop.DBus.Error.Spawn.ChildExited",
                                       "org.freedesktop.DBus.Error.NoReply") > 0;
 }
+
+int bus_read_strings(sd_bus_message *m, char ***ret) {
+        size_t n = 0, size = 0;
+        const char *s;
+        int r;
+
+        for (char **i = *ret; i && *i; i++, n++)
+                size += strlen(*i) + 1;
+        r = sd_bus_message_enter_container(m, 'a', "s");
+        if (r < 0)
+                return r;
+        while ((r = sd_bus_message_read_basic(m, 's', &s)) > 0) {
+                size += strlen(s) + 1;
+                if (++n > BUS_STRINGS_MAX || size > BUS_STRINGS_SIZE_MAX)
+                        return -E2BIG;
+                r = strv_extend(ret, s);
+                if (r < 0)
+                        return r;
+        }
+        return r < 0 ? r : sd_bus_message_exit_container(m);
+}

@@ -104,5 +104,14 @@ int method_remove_service(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_get_service(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_list_services(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 
+/*
+ * An array of strings that a caller chose the length of; what is in RET already counts. -E2BIG where it has more than
+ * BUS_STRINGS_MAX elements or BUS_STRINGS_SIZE_MAX bytes. (sd_bus_message_read_strv() counts all again for each element: a
+ * large array would hold up the loop for minutes.)
+ */
+#define BUS_STRINGS_MAX 2048U
+#define BUS_STRINGS_SIZE_MAX (512U * 1024U)
+int bus_read_strings(sd_bus_message *m, char ***ret);
+
 /* An error of a call to the bridge that is being restarted: worth another try. */
 bool bus_bridge_is_away(const sd_bus_error *e);

@@ -76,9 +76,9 @@ static int read_options(Manager *m, sd_bus_message *msg, EditOptions *o, sd_bus_
                 } else if (streq(key, "allow-hosts")) {
                         asked = strv_free(asked);
                         if (sd_bus_message_enter_container(msg, 'v', "as") < 0 ||
-                            sd_bus_message_read_strv(msg, &asked) < 0 || sd_bus_message_exit_container(msg) < 0)
+                            bus_read_strings(msg, &asked) < 0 || sd_bus_message_exit_container(msg) < 0)
                                 return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION,
-                                                        "Option allow-hosts must be an array of strings.");
+                                                        "Option allow-hosts must be an array of not too many strings.");
                 } else
                         return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION,
                                                  "There is no option \"%.64s\". Options are term and allow-hosts.", key);
@@ -155,7 +155,9 @@ static int read_agent(Manager *m, sd_bus_message *msg, EditCall *c, sd_bus_error
 static int read_command(sd_bus_message *msg, char ***ret, sd_bus_error *e) {
         int r;
 
-        r = sd_bus_message_read_strv(msg, ret);
+        r = bus_read_strings(msg, ret);
+        if (r == -E2BIG)
+                return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION, "The command is too long.");
         if (r < 0)
                 return r;
         if (strv_length(*ret) > COMMAND_ARGS_MAX || (*ret && (*ret)[0] && isempty((*ret)[0])))

@@ -243,9 +243,9 @@ int method_build_image(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
                         return r;
                 if (streq(key, "packages")) {
                         if (sd_bus_message_enter_container(msg, 'v', "as") < 0 ||
-                            sd_bus_message_read_strv(msg, &packages) < 0 || sd_bus_message_exit_container(msg) < 0)
+                            bus_read_strings(msg, &packages) < 0 || sd_bus_message_exit_container(msg) < 0)
                                 return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION,
-                                                        "Option packages must be an array of strings.");
+                                                        "Option packages must be an array of not too many strings.");
                 } else if (streq(key, "mirror")) {
                         if (sd_bus_message_read(msg, "v", "s", &mirror) < 0)
                                 return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION, "Option mirror must be a string.");

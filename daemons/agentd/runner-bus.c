@@ -35,7 +35,7 @@ static int read_agents(sd_bus_message *msg, const char *sender, char **list, sd_
         _cleanup_strv_free_ char **refs = NULL;
         int r;
 
-        if (sd_bus_message_enter_container(msg, 'v', "as") < 0 || sd_bus_message_read_strv(msg, &refs) < 0 ||
+        if (sd_bus_message_enter_container(msg, 'v', "as") < 0 || bus_read_strings(msg, &refs) < 0 ||
             sd_bus_message_exit_container(msg) < 0)
                 return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION, "Option agents must be an array of strings.");
         if (!refs || !refs[0] || strv_length(refs) > AGENTS_MAX)

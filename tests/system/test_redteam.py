@@ -287,3 +287,28 @@ def test_names_that_steer_a_terminal(agentd, make_agent):
         assert r"/srv/n\x1b[31m" in shown and r"/srv/n\xc2\x9b31m" in shown
     finally:
         close_edit(agentd, name)
+
+
+def test_arrays_without_end(agentd, make_agent, unique):
+    """What is refused is refused at once, and the loop goes on: to count them again for each would take minutes."""
+    name, pid = make_agent("true"), show("agentd.service", "MainPID")
+    null = dbus.types.UnixFd(os.open("/dev/null", os.O_RDWR))
+    many, none = dbus.Array(["x"] * 1000000, signature="s"), dbus.Dictionary({}, signature="sv")
+    calls = [lambda: agentd.call("EditEnvironment", name, many, null, null, null, none),
+             lambda: agentd.call("OpenEditTerminal", name, many, none),
+             lambda: agentd.call("EditEnvironment", name, ["/bin/true", "x" * 1000000], null, null, null, none),
+             lambda: agentd.call("EditEnvironment", name, ["/bin/true"], null, null, null,
+                                 dbus.Dictionary({"allow-hosts": many}, signature="sv")),
+             lambda: agentd.call("BuildImage", unique(), dbus.Dictionary({"packages": many}, signature="sv"))]
+    for call in calls:
+        with pytest.raises(dbus.DBusException) as e:
+            call()
+        assert e.value.get_dbus_name() == "org.agentd1.Error.InvalidOption"
+    assert show("agentd.service", "MainPID") == pid
+    assert not [e for e in agentd.call("ListEdits") if str(e[1]) == name]
+    try:
+        longest = "x" * 100000
+        path = str(agentd.call("EditEnvironment", name, ["/bin/true"] + [longest] * 5, null, null, null, none))
+        assert agentd.complete(path)[0] == "done"
+    finally:
+        close_edit(agentd, name)
