@@ -15,7 +15,7 @@
 #include "basic/string-util.h"
 #include "run.h"
 
-#define BACKLOG 128
+#define BACKLOG SOMAXCONN
 
 int run_open_socket(const Run *run, int *ret) {
         _cleanup_close_ int fd = -EBADF;

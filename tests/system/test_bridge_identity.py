@@ -344,3 +344,12 @@ def test_keys_lie_sealed(agentd, probe):
     found = run("grep", "-rlaF", *others, "-e", "PRIVATE KEY", "-e", line[:40], RUNTIME, "/var/lib/agentd",
                 "/var/lib/agent-credential", SEALED, "/etc/agentd", "/run/agent-bridged", check=False)
     assert found.stdout == "", found.stdout
+
+
+def test_many_may_knock_at_once(agentd, make_agent):
+    """Who finds the backlog full is not told so: the kernel drops its packet, and it tries again after a second."""
+    path = agentd.execute(make_agent(inside.COMMAND, kind="command"), inside.PRELUDE + "import time; time.sleep(600)")
+    agentd.wait_state(path, "running")
+    shown = run("nsenter", f"--net={RUNTIME}/runs/{agentd.run_id(path)}/netns", "ss", "-Hltn", "sport = :8377").stdout
+    agentd.call("CancelRun", agentd.run_id(path))
+    assert int(shown.split()[2]) >= 1000, shown

@@ -11,7 +11,7 @@
 
 #include "sandbox/netns.h"
 
-#define LISTENER_BACKLOG 128
+#define LISTENER_BACKLOG SOMAXCONN /* when it is full, clients that connect wait for a second, or three */
 
 static int loopback_up(int socket_fd) {
         struct ifreq ifr = { .ifr_name = "lo" };
