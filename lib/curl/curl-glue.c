@@ -15,6 +15,9 @@
 #include "curl/curl-glue.h"
 
 #define CA_PATH "/etc/ssl/certs"
+/* Connections that are made at once, and how long those that wait are patient with a server that does not answer. */
+#define CONNECTING_MAX 16U
+#define PATIENCE_USEC (20 * USEC_PER_MSEC)
 
 typedef struct CurlSocket {
         CurlGlue *glue;
@@ -28,7 +31,12 @@ struct CurlGlue {
         CURLM *multi;
         sd_event_source *timer;
         uint64_t timer_wanted, timer_armed; /* USEC_INFINITY: off; one that fires too early just looks again */
-        HubTask timeout, finished;
+        HubTask timeout, finished, start;
+        CurlTransfer *waiting, *last_waiting; /* for their turn to make a connection */
+        sd_event_source *patience;
+        unsigned n_own, n_running; /* connections to servers that are open, or being made; transfers in libcurl's hands */
+        unsigned n_connecting;     /* of the present round */
+        unsigned round;
         CurlSocket **sockets; /* by their numbers */
         size_t n_sockets;
         const AddressGuard *guard;
@@ -45,6 +53,9 @@ struct CurlTransfer {
         CURL *easy;
         struct curl_slist *headers;
         HubTask unpause;
+        CurlTransfer *next_waiting;
+        bool waiting, connecting;
+        unsigned round;
         curl_done_t done;
         void *userdata;
         bool running, refused, connect_only;
@@ -61,6 +72,7 @@ static void glue_drop_socket(CurlGlue *g, curl_socket_t fd) {
         if (!s)
                 return;
         hub_watch_remove(&s->watch);
+        g->n_own -= s->own;
         free(s);
 }
 
@@ -82,6 +94,7 @@ static int glue_new_socket(CurlGlue *g, curl_socket_t fd, bool own, CurlSocket *
                 return -ENOMEM;
         *s = (CurlSocket) { .glue = g, .own = own };
         g->sockets[fd] = s;
+        g->n_own += own;
         if (ret)
                 *ret = s;
         return 0;
@@ -175,6 +188,24 @@ static int timer_callback(CURLM *multi, long timeout_ms, void *userdata) {
         return timer_set(g, now + (uint64_t) timeout_ms * USEC_PER_MSEC);
 }
 
+/* Idempotent. */
+static void connecting_end(CurlTransfer *t) {
+        CurlGlue *g = t->glue;
+
+        if (!t->connecting)
+                return;
+        t->connecting = false;
+        if (t->round == g->round)
+                g->n_connecting--;
+        if (g->waiting)
+                hub_task_queue(g->hub, &g->start);
+}
+
+static int on_connected(void *userdata, char *remote, char *local, int remote_port, int local_port) {
+        connecting_end(userdata);
+        return CURL_PREREQFUNC_OK;
+}
+
 static void on_finished(void *userdata) {
         CurlGlue *g = userdata;
         CurlTransfer *t = NULL;
@@ -202,7 +233,95 @@ static void on_finished(void *userdata) {
         (void) curl_multi_remove_handle(g->multi, t->easy);
         g->depth--;
         t->running = false;
+        g->n_running--;
+        connecting_end(t);
         t->done(t, code, t->userdata);
+}
+
+static CurlTransfer *take_waiting(CurlGlue *g) {
+        CurlTransfer *t = g->waiting;
+
+        if (t) {
+                g->waiting = t->next_waiting;
+                if (!g->waiting)
+                        g->last_waiting = NULL;
+                t->next_waiting = NULL;
+                t->waiting = false;
+        }
+        return t;
+}
+
+static void stop_waiting(CurlTransfer *t) {
+        CurlGlue *g = t->glue;
+        CurlTransfer *previous = NULL;
+
+        if (!t->waiting)
+                return;
+        for (CurlTransfer **p = &g->waiting; *p; previous = *p, p = &(*p)->next_waiting)
+                if (*p == t) {
+                        *p = t->next_waiting;
+                        if (g->last_waiting == t)
+                                g->last_waiting = previous;
+                        break;
+                }
+        t->next_waiting = NULL;
+        t->waiting = false;
+}
+
+static int transfer_begin(CurlTransfer *t) {
+        CurlGlue *g = t->glue;
+
+        g->depth++;
+        CURLMcode m = curl_multi_add_handle(g->multi, t->easy);
+        g->depth--;
+        if (m != CURLM_OK)
+                return -EIO;
+        t->running = true;
+        g->n_running++;
+        return 0;
+}
+
+/* Those that the server lets wait so long do not count any more. */
+static int on_patience(sd_event_source *source, uint64_t usec, void *userdata) {
+        CurlGlue *g = userdata;
+
+        g->round++;
+        g->n_connecting = 0;
+        if (g->waiting)
+                hub_task_queue(g->hub, &g->start);
+        return 0;
+}
+
+static int patience_arm(CurlGlue *g) {
+        int enabled, r;
+
+        if (!g->patience)
+                return sd_event_add_time_relative(g->event, &g->patience, CLOCK_MONOTONIC, PATIENCE_USEC, 1, on_patience, g);
+        r = sd_event_source_get_enabled(g->patience, &enabled);
+        if (r < 0 || enabled != SD_EVENT_OFF)
+                return r;
+        r = sd_event_source_set_time_relative(g->patience, PATIENCE_USEC);
+        return r < 0 ? r : sd_event_source_set_enabled(g->patience, SD_EVENT_ONESHOT);
+}
+
+static void on_start(void *userdata) {
+        CurlGlue *g = userdata;
+
+        if (g->waiting && g->n_connecting >= CONNECTING_MAX && patience_arm(g) >= 0)
+                return; /* on_patience(), or connecting_end() */
+
+        CurlTransfer *t = take_waiting(g);
+        if (!t)
+                return;
+        if (g->waiting)
+                hub_task_queue(g->hub, &g->start);
+        t->connecting = true;
+        t->round = g->round;
+        g->n_connecting++;
+        if (transfer_begin(t) < 0) {
+                connecting_end(t);
+                t->done(t, CURLE_FAILED_INIT, t->userdata);
+        }
 }
 
 int curl_glue_new(sd_event *event, const CurlGlueOptions *options, CurlGlue **ret) {
@@ -227,6 +346,7 @@ int curl_glue_new(sd_event *event, const CurlGlueOptions *options, CurlGlue **re
 
         g->timer_wanted = g->timer_armed = USEC_INFINITY;
         g->timeout = (HubTask) { .callback = on_timeout, .userdata = g };
+        g->start = (HubTask) { .callback = on_start, .userdata = g };
         g->finished = (HubTask) { .callback = on_finished, .userdata = g };
         r = event_hub_new(event, &g->hub);
         if (r < 0)
@@ -264,6 +384,7 @@ CurlGlue *curl_glue_free(CurlGlue *g) {
         free(g->sockets);
         event_hub_free(g->hub);
         sd_event_source_disable_unref(g->timer);
+        sd_event_source_disable_unref(g->patience);
         sd_event_unref(g->event);
         X509_STORE_free(g->trust);
         free(g->ca_file);
@@ -377,6 +498,8 @@ static bool transfer_set_options(CurlTransfer *t, const char *url) {
         SET(CURLOPT_OPENSOCKETDATA, t);
         SET(CURLOPT_CLOSESOCKETFUNCTION, close_socket);
         SET(CURLOPT_CLOSESOCKETDATA, g);
+        SET(CURLOPT_PREREQFUNCTION, on_connected);
+        SET(CURLOPT_PREREQDATA, t);
 
         /* TLS. */
         SET(CURLOPT_SSLVERSION, (long) CURL_SSLVERSION_TLSv1_2);
@@ -435,10 +558,14 @@ CurlTransfer *curl_transfer_free(CurlTransfer *t) {
 
         assert(g->depth == 0);
         hub_task_cancel(g->hub, &t->unpause);
+        stop_waiting(t);
+        connecting_end(t);
         if (t->easy) {
                 g->depth++;
-                if (t->running)
+                if (t->running) {
                         (void) curl_multi_remove_handle(g->multi, t->easy);
+                        g->n_running--;
+                }
                 curl_easy_cleanup(t->easy);
                 g->depth--;
         }
@@ -510,12 +637,19 @@ int curl_transfer_start(CurlTransfer *t, curl_done_t done, void *userdata) {
         if (curl_easy_setopt(t->easy, CURLOPT_HTTPHEADER, t->headers) != CURLE_OK)
                 return -ENOMEM;
 
-        g->depth++;
-        CURLMcode m = curl_multi_add_handle(g->multi, t->easy);
-        g->depth--;
-        if (m != CURLM_OK)
-                return -EIO;
-        t->running = true;
+        /* A connection is there for it. */
+        if (!g->waiting && g->n_own > g->n_running)
+                return transfer_begin(t);
+
+        /* To make one, with a handshake of TLS, is work for a hundred events of those that are there, here and at the
+         * server: a thousand new ones at once would hold all of them up. */
+        if (g->last_waiting)
+                g->last_waiting->next_waiting = t;
+        else
+                g->waiting = t;
+        g->last_waiting = t;
+        t->waiting = true;
+        hub_task_queue(g->hub, &g->start);
         return 0;
 }
 

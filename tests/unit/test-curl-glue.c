@@ -142,6 +142,42 @@ static void fetch(CurlGlue *g, const char *path, uint64_t timeout) {
         run();
 }
 
+/* More at once than connections are made at once, some of which are given up while they wait. And a server that never
+ * says a word does not hold up others. */
+static void test_many(CurlGlue *g) {
+        static Got got[120];
+        struct sockaddr_in sa = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+        socklen_t len = sizeof(sa);
+        char url[64];
+
+        for (size_t i = 0; i < ELEMENTSOF(got); i++)
+                start(g, "/", got + i);
+        for (size_t i = 0; i < ELEMENTSOF(got); i += 3) {
+                got[i].transfer = curl_transfer_free(got[i].transfer);
+                n_running--;
+        }
+        run();
+        for (size_t i = 0; i < ELEMENTSOF(got); i++)
+                assert(i % 3 == 0 || (got[i].code == CURLE_OK && got[i].status == 200));
+
+        int silent = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert(silent >= 0 && bind(silent, (struct sockaddr *) &sa, sizeof(sa)) == 0 && listen(silent, 128) == 0);
+        assert(getsockname(silent, (struct sockaddr *) &sa, &len) == 0);
+        snprintf(url, sizeof(url), "https://127.0.0.1:%u/", ntohs(sa.sin_port));
+        for (size_t i = 0; i < 60; i++) {
+                assert(curl_transfer_new(g, url, &got[i].transfer) == 0);
+                assert(curl_transfer_start(got[i].transfer, done, got + i) == 0);
+        }
+        for (size_t i = 60; i < ELEMENTSOF(got); i++)
+                start(g, "/", got + i);
+        run();
+        for (size_t i = 60; i < ELEMENTSOF(got); i++)
+                assert(got[i].code == CURLE_OK && got[i].status == 200);
+        for (size_t i = 0; i < 60; i++)
+                got[i].transfer = curl_transfer_free(got[i].transfer);
+        safe_close(silent);
+}
+
 int main(void) {
         AddressGuard *guard;
         HttpServer *server;
@@ -173,6 +209,8 @@ int main(void) {
         assert(got.code == CURLE_OK && got.status == 200 && got.size == 5);
         assert(startswith(last_request, "GET /a/%2e%2e/b/./c//d?x=%2B%zz\n"));
         assert(!strcasestr(last_request, "expect:") && !strcasestr(last_request, "accept-encoding:"));
+
+        test_many(glue);
 
         got = get(glue, "/redirect");
         assert(got.code == CURLE_OK && got.status == 302 && startswith(last_request, "GET /redirect?"));
