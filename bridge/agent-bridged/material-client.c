@@ -192,7 +192,7 @@ static int on_io(sd_event_source *source, int fd, uint32_t revents, void *userda
 
         for (unsigned i = 0; r >= 0 && i < ANSWERS_PER_TURN && c->fd >= 0; i++) {
                 r = read_answer(c);
-                if (r == 0)
+                if (r == 0 || c->n == 0) /* nobody waits for another */
                         break;
         }
         if (r < 0)
