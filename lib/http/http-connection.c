@@ -347,18 +347,18 @@ static int step_exchange(HttpConnection *c) {
         }
 
         int r = step_body(c);
-        if (req->again)
-                return 0;
-        if (r == 0 && req->tunnel && c->peer_eof && c->in.size == 0 && !http_parser_complete(c->parser)) {
+        if (r > 0 || req->again) /* after 1, the request may be gone */
+                return r;
+        if (req->tunnel && c->peer_eof && c->in.size == 0 && !http_parser_complete(c->parser)) {
                 http_parser_end_tunnel(c->parser);
                 req->readable_pending = true;
                 return 1;
         }
-        if (r == 0 && c->peer_eof && !req->ended && !req->tunnel) {
+        if (c->peer_eof && !req->ended && !req->tunnel) {
                 connection_fail(c, HTTP_OUTCOME_CLIENT_CLOSED, false);
                 return 1;
         }
-        return r;
+        return 0;
 }
 
 /* A client that has all that was announced may go; that the handler has not said the last word yet is nothing to it. */

@@ -514,6 +514,9 @@ int main(int argc, char *argv[]) {
                 if (a.error == -EPERM || a.error == -ENODEV || a.error == -ENOSYS) {
                         fprintf(stderr, "The kernel refuses to compose a root here: skipped.\n");
                         worker = worker_free(worker);
+                        sd_event_unref(event);
+                        free((char *) options.state_dir);
+                        free((char *) options.runtime_dir);
                         (void) rm_rf_at(AT_FDCWD, top);
                         return SKIP;
                 }
