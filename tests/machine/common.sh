@@ -101,9 +101,10 @@ sweep() {
                         identity_alive "$d/owner" || machine_destroy "$d"
                 fi
         done
-        # Things made from recipes or checkouts that have not been used for two weeks.
+        # Things made from recipes or checkouts that have not been used for two weeks. By ctime: a root that is just being
+        # made has the mtime of Debian's own root directory.
         find "$CACHE"/{roots/root-*,images/*.tar,images/vm-*,npm/npm-*,build/*-{plain,sanitize,fuzz},logs/*} \
-                -maxdepth 0 -mtime +14 -exec rm -rf --one-file-system {} + 2>/dev/null || true
+                -maxdepth 0 -ctime +14 -exec rm -rf --one-file-system {} + 2>/dev/null || true
 }
 
 on_exit() {
