@@ -8,7 +8,8 @@
 
 static int format(const CallRecord *c, char **ret) {
         /* Nothing but these can hold what has to be quoted; each byte may become six. */
-        size_t size = strlen(c->path) * 6 + strlen(c->service) * 6 + strlen(c->method) * 6 + strlen(c->outcome) * 6 + 512,
+        size_t size = strlen(c->path) * 6 + strlen(c->service) * 6 + strlen(c->method) * 6 + strlen(c->outcome) * 6 +
+                      512,
                n;
         char *text = malloc(size);
 
@@ -54,5 +55,6 @@ void call_record_close(Bridge *b, const LiveRun *live, const CallRecord *record,
                         report_cancel_call(report);
         }
         if (r < 0)
-                log_warning_limited_errno(r, "Run %s: a call of %s could not be reported: %m", live->run, record->service);
+                log_warning_limited_errno(r, "Run %s: a call of %s could not be reported: %m", live->run,
+                                          record->service);
 }

@@ -97,8 +97,9 @@ static void write_record(BridgeRun *run, const HttpRecord *record, const Exchang
         })
         const char *id = live ? live->run : run->id;
 
-        ADD("MESSAGE=%s %s: %s %s%s%s: %u %s", edit ? "Edit session" : "Run", id, strempty(method), x ? x->route : "malformed",
-            x && x->service ? " " : "", x && x->service ? x->service : "", record->status, code ?: outcome);
+        ADD("MESSAGE=%s %s: %s %s%s%s: %u %s", edit ? "Edit session" : "Run", id, strempty(method),
+            x ? x->route : "malformed", x && x->service ? " " : "", x && x->service ? x->service : "", record->status,
+            code ?: outcome);
         ADD("MESSAGE_ID=" MESSAGE_REQUEST);
         ADD("PRIORITY=%i", refused ? LOG_NOTICE : LOG_INFO);
         ADD("SYSLOG_IDENTIFIER=agent-bridge-audit");

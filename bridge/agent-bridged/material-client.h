@@ -3,8 +3,8 @@
 
 /*
  * Asks the strong room, for one request, what is to be attached: one question each, over one connection for all (see
- * lib/material/material-wire.h). A question that is given up is forgotten, its answer thrown away. Nothing of an answer is
- * kept here.
+ * lib/material/material-wire.h). A question that is given up is forgotten, its answer thrown away. Nothing of an answer
+ * is kept here.
  */
 
 #include "bridge.h"

@@ -141,7 +141,8 @@ int report_close_call(CallReport *c, const char *text) {
                 return r;
         }
         call_list_append(&q->ready, c);
-        batch_schedule(q, q->bridge->draining || q->ready.n >= BATCH_MAX || queue_is_awaited(q, c->run) ? 0 : BATCH_USEC);
+        batch_schedule(q,
+                       q->bridge->draining || q->ready.n >= BATCH_MAX || queue_is_awaited(q, c->run) ? 0 : BATCH_USEC);
         return 0;
 }
 
@@ -162,7 +163,8 @@ static void batch_return(ReportQueue *q) {
 
 static void batch_failed(ReportQueue *q) {
         batch_return(q);
-        q->batch_delay_usec = q->batch_delay_usec == 0 ? RETRY_FIRST_USEC : MIN(q->batch_delay_usec * 2, RETRY_MAX_USEC);
+        q->batch_delay_usec = q->batch_delay_usec == 0 ? RETRY_FIRST_USEC
+                                                       : MIN(q->batch_delay_usec * 2, RETRY_MAX_USEC);
 
         /* Not at once: agentd takes the live file away before it asks us for the rest. */
         if (q->batch_delay_usec > RETRY_GIVE_UP_USEC)
@@ -219,8 +221,8 @@ static int batch_send(ReportQueue *q) {
         sd_bus *bus = q->bridge->bus;
         size_t size = 0;
 
-        int r = bus ? sd_bus_message_new_method_call(bus, &m, AGENTD_NAME, REPORT_PATH, REPORT_INTERFACE, "ReportCalls") :
-                      -ENOTCONN;
+        int r = bus ? sd_bus_message_new_method_call(bus, &m, AGENTD_NAME, REPORT_PATH, REPORT_INTERFACE, "ReportCalls")
+                    : -ENOTCONN;
         if (r >= 0)
                 r = sd_bus_message_open_container(m, 'a', "(suss)");
         while (r >= 0 && q->ready.first && q->sent.n < BATCH_MAX && size < BATCH_SIZE_MAX) {
@@ -275,7 +277,8 @@ static void batch_schedule(ReportQueue *q, uint64_t usec) {
                 log_warning_errno(r, "Calls cannot be told to agentd now: %m");
 }
 
-int call_report_load(ReportQueue *q, const char *run, uint64_t attempt, const char *id, const char *text, StrMap *by_id) {
+int call_report_load(ReportQueue *q, const char *run, uint64_t attempt, const char *id, const char *text,
+                     StrMap *by_id) {
         CallReport *c, *old = strmap_get(by_id, id);
 
         if (old)

@@ -59,7 +59,8 @@ bool report_run_is_over(const ReportQueue *q, const char *run);
 /* report-call.c */
 int call_reports_note(ReportQueue *q);
 /* A call that a bridge before us noted: taken for one that is over. Owns nothing. */
-int call_report_load(ReportQueue *q, const char *run, uint64_t attempt, const char *id, const char *text, StrMap *by_id);
+int call_report_load(ReportQueue *q, const char *run, uint64_t attempt, const char *id, const char *text,
+                     StrMap *by_id);
 /* Sends what there is at once, unless something is under way: then the rest follows it. */
 void call_reports_flush(ReportQueue *q);
 void call_reports_free(ReportQueue *q);

@@ -26,7 +26,8 @@ ReportQueue *report_queue_free(ReportQueue *q);
 DEFINE_CLEANUP(ReportQueue *, report_queue_free);
 size_t report_queue_size(const ReportQueue *q);
 
-/* Begins to note what is owed (report-log.h), and sends what a bridge before us noted in FD (negative: nothing). Owns FD. */
+/* Begins to note what is owed (report-log.h), and sends what a bridge before us noted in FD (negative: nothing). Owns
+ * FD. */
 int report_queue_open(Bridge *b, int fd);
 
 /* Answers M, a call of UnregisterRun, when agentd has taken all reports of RUN, so that its receipt is whole. */

@@ -187,9 +187,10 @@ void route_put_session(const RouteRequest *r) {
 
         if (!has_session(r) || !(c = state_call_new(r, answer_session_put)))
                 return;
-        if ((type && (strlen(type) > 255 || !utf8_is_valid(type, strlen(type)) || free_and_strdup(&c->type, type) < 0)) ||
-            (match && (strlen(match) > 80 || !utf8_is_valid(match, strlen(match)) ||
-                       free_and_strdup(&c->match, match) < 0))) {
+        if ((type &&
+             (strlen(type) > 255 || !utf8_is_valid(type, strlen(type)) || free_and_strdup(&c->type, type) < 0)) ||
+            (match &&
+             (strlen(match) > 80 || !utf8_is_valid(match, strlen(match)) || free_and_strdup(&c->match, match) < 0))) {
                 http_problem(r->http, 400, "bad-header", "Content-Type or If-Match is not usable.", NULL, 0);
                 return;
         }
@@ -237,8 +238,11 @@ static void on_usage_body(HttpRequest *req, const char *data, size_t size, void 
         if (!key || !token_name_is_valid(key) || !amount || !sd_json_variant_is_unsigned(amount) ||
             sd_json_variant_unsigned(amount) == 0 || sd_json_variant_unsigned(amount) > INT64_MAX ||
             (description && (strlen(description) > 255 || string_has_cc(description)))) {
-                http_problem(req, 422, "bad-usage", error ?: "Usage is {\"key\": 1 to 128 of A-Za-z0-9._:-, \"amount\": "
-                             "a whole number of micro-credits above 0, \"description\": at most 255 bytes}.", NULL, 0);
+                http_problem(req, 422, "bad-usage",
+                             error
+                                     ?: "Usage is {\"key\": 1 to 128 of A-Za-z0-9._:-, \"amount\": "
+                                        "a whole number of micro-credits above 0, \"description\": at most 255 bytes}.",
+                             NULL, 0);
                 return;
         }
         state_call_sent(c, report_send(c->bridge, c->live, on_reported, c, NULL, "ReportUsage", "sts", key,

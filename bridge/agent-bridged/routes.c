@@ -57,9 +57,10 @@ void route_limited(HttpRequest *req, uint64_t retry_usec) {
         char seconds[24];
         const HttpField field = { "Retry-After", seconds };
 
-        snprintf(seconds, sizeof(seconds), "%" PRIu64, MAX((retry_usec + USEC_PER_SEC - 1) / USEC_PER_SEC, UINT64_C(1)));
-        http_problem(req, 429, "too-many-requests", "Too many requests at the moment; try again a little later.", &field,
-                     1);
+        snprintf(seconds, sizeof(seconds), "%" PRIu64,
+                 MAX((retry_usec + USEC_PER_SEC - 1) / USEC_PER_SEC, UINT64_C(1)));
+        http_problem(req, 429, "too-many-requests", "Too many requests at the moment; try again a little later.",
+                     &field, 1);
 }
 
 static bool method_in(const char *methods, const char *method) {

@@ -461,7 +461,8 @@ void call_upstream_start(ServiceCall *c) {
         if (r >= 0)
                 r = curl_transfer_start(c->transfer, on_transfer_done, c);
         if (r < 0) {
-                log_warning_limited_errno(r, "Run %s: failed to begin a call of %s: %m", c->live->run, c->service->name);
+                log_warning_limited_errno(r, "Run %s: failed to begin a call of %s: %m", c->live->run,
+                                          c->service->name);
                 call_fail(c, r == -EINVAL ? 502 : 503, "call-not-possible", "The request could not be built.",
                           "upstream_error");
         }

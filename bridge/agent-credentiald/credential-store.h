@@ -33,8 +33,8 @@ int credential_store_set(CredentialStore *s, const char *user, const char *servi
 /* -ENOENT: there is none. */
 int credential_store_remove(CredentialStore *s, const char *user, const char *service);
 int credential_store_load(CredentialStore *s, const char *user, const char *service, SealInfo *ret_info, Secret **ret);
-/* The same for who needs it again and again: it stays open, in locked memory, until the file is another one or nobody has
- * asked for a while. *RET is the store's, good until the next call of anything here. */
+/* The same for who needs it again and again: it stays open, in locked memory, until the file is another one or nobody
+ * has asked for a while. *RET is the store's, good until the next call of anything here. */
 int credential_store_open_one(CredentialStore *s, const char *user, const char *service, SealInfo *ret_info,
                               const Secret **ret);
 /* Closes those that were not asked for since the last time. True: some are left. */

@@ -149,7 +149,8 @@ static uint64_t realtime_after(uint64_t usec) {
 }
 
 /* EXPIRES 0: no end is known. GENERATION 0: there is nothing that could be refreshed. */
-static void answer_material(MaterialLink *l, uint64_t cookie, const Material *m, uint64_t expires, uint64_t generation) {
+static void answer_material(MaterialLink *l, uint64_t cookie, const Material *m, uint64_t expires,
+                            uint64_t generation) {
         MaterialAnswer a = {
                 .status = MATERIAL_OK, .cookie = cookie, .expires_usec = expires, .generation = generation,
                 .n_headers = m->n_headers, .n_redact = m->n_redact,
@@ -168,7 +169,8 @@ static void answer_grant(MaterialLink *l, uint64_t cookie, const TokenGrant *gra
         Material m;
 
         if (grant->code != TOKEN_OK) {
-                answer_status(l, cookie, grant->code == TOKEN_CREDENTIAL ? MATERIAL_UNUSABLE : MATERIAL_NO_ACCESS_TOKEN);
+                answer_status(l, cookie,
+                              grant->code == TOKEN_CREDENTIAL ? MATERIAL_UNUSABLE : MATERIAL_NO_ACCESS_TOKEN);
                 return;
         }
         if (material_from_token(grant->token, &m) < 0) {
@@ -243,7 +245,8 @@ static int on_forget(sd_event_source *source, uint64_t usec, void *userdata) {
 static void forget_later(Credentiald *c) {
         if (c->forget)
                 return;
-        if (sd_event_add_time_relative(c->event, &c->forget, CLOCK_MONOTONIC, FORGET_USEC, USEC_PER_SEC, on_forget, c) < 0 ||
+        if (sd_event_add_time_relative(c->event, &c->forget, CLOCK_MONOTONIC, FORGET_USEC, USEC_PER_SEC, on_forget, c) <
+                    0 ||
             sd_event_source_set_enabled(c->forget, SD_EVENT_ON) < 0) {
                 c->forget = sd_event_source_disable_unref(c->forget);
                 (void) credential_store_forget_unused(c->store);
@@ -349,7 +352,8 @@ static int on_link(sd_event_source *source, int fd, uint32_t revents, void *user
                         l->broken = true;
                         break;
                 }
-                if ((size_t) n > secret_size(l->daemon->question) || material_question_decode(buf, (size_t) n, &q) < 0) {
+                if ((size_t) n > secret_size(l->daemon->question) ||
+                    material_question_decode(buf, (size_t) n, &q) < 0) {
                         log_warning("What the bridge asks makes no sense; its connection is closed.");
                         l->broken = true;
                 } else

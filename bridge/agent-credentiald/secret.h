@@ -2,10 +2,10 @@
 #pragma once
 
 /*
- * Bytes that must not get anywhere: in pages in which there is nothing else, which are locked, left out of core dumps and
- * of forks; wiped when they are freed. Small ones share pages, which stay for the next ones: every request needs some. The
- * type is opaque, so that no format string can print it; who needs the bytes says so with secret_data(), which is easy to
- * search for.
+ * Bytes that must not get anywhere: in pages in which there is nothing else, which are locked, left out of core dumps
+ * and of forks; wiped when they are freed. Small ones share pages, which stay for the next ones: every request needs
+ * some. The type is opaque, so that no format string can print it; who needs the bytes says so with secret_data(),
+ * which is easy to search for.
  */
 
 #include "basic/macro.h"

@@ -24,8 +24,9 @@ static int cannot_write(struct archive *a) {
         int e = archive_errno(a);
 
         if (e == ENOSPC || e == EDQUOT)
-                return report_error(-e, "NoSpace", "There is no room for the archive where it is written to. Make room there, or "
-                                                   "choose another place.");
+                return report_error(-e, "NoSpace",
+                                    "There is no room for the archive where it is written to. Make room there, or "
+                                    "choose another place.");
         return report_error(0, "Failed", "The archive cannot be written: %s", strempty(archive_error_string(a)));
 }
 
@@ -302,7 +303,8 @@ static int read_archive(struct archive *a, int spool, const UnpackLimits *limits
                         return r;
         } while (isempty(path));
         if (!oci_is_archive(path))
-                return report_error(0, "InvalidImage", "This is no exported environment. A root file system becomes an image: "
+                return report_error(0, "InvalidImage",
+                                    "This is no exported environment. A root file system becomes an image: "
                                     "agentctl image import");
         return oci_spool(a, e, spool, limits);
 }
@@ -329,7 +331,8 @@ int carry_import(int in, int spool, const char *spool_path, const UnpackLimits *
         if (r < 0)
                 return r;
         if (!image.environment)
-                return report_error(0, "InvalidImage", "This is an image, not an exported environment: agentctl image import");
+                return report_error(0, "InvalidImage",
+                                    "This is an image, not an exported environment: agentctl image import");
         if (strv_length(image.layers) > LAYERS_MAX)
                 return report_error(0, "InvalidImage", "The environment has too many layers");
         for (size_t i = 0; image.layers && image.layers[i]; i++) {

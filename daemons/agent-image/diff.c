@@ -266,7 +266,8 @@ static int visit(Diff *d, int a_dir, int b_dir, const Entry *a, const Entry *b, 
         if (!path)
                 return -ENOMEM;
         report_step("comparing", ++d->looked_at);
-        r = a && b ? compare_inode(d, a_dir, b_dir, a, b, path) : put_path(d, path, a ? &a->st : NULL, b ? &b->st : NULL, NULL);
+        r = a && b ? compare_inode(d, a_dir, b_dir, a, b, path)
+                   : put_path(d, path, a ? &a->st : NULL, b ? &b->st : NULL, NULL);
         differs = d->added + d->removed + d->changed > before;
         if (r >= 0 && differs)
                 r = packages_notice(d->packages, a ? a_dir : -EBADF, b ? b_dir : -EBADF, path);

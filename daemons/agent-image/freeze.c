@@ -74,8 +74,10 @@ static int visit(int dir, const char *name, const struct stat *st, void *userdat
                 uint64_t size = (uint64_t) st->st_size / MAX(st->st_nlink, (nlink_t) 1);
 
                 if (size > room->left)
-                        return report_error(0, "NotFreezable", "The files that were changed have more than %" PRIu64 " bytes "
-                                                               "(MaxSize=); holes count", room->max);
+                        return report_error(0, "NotFreezable",
+                                            "The files that were changed have more than %" PRIu64 " bytes "
+                                            "(MaxSize=); holes count",
+                                            room->max);
                 room->left -= size;
         }
         report_step("freezing", 0);
@@ -155,8 +157,9 @@ static int prune(int upper) {
 
 static int64_t walked(int64_t n) {
         if (n == -ELOOP)
-                return report_error(0, "NotFreezable", "The changes have more directories inside one another than can be "
-                                                       "frozen");
+                return report_error(0, "NotFreezable",
+                                    "The changes have more directories inside one another than can be "
+                                    "frozen");
         if (n == -ENAMETOOLONG)
                 return report_error(0, "NotFreezable",
                                     "The changes contain a path that is longer than %d bytes; remove it first",

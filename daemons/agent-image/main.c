@@ -43,7 +43,8 @@ static int usage(void) {
               "       agent-image diff   --staging DIR --out FILE --from DIR --to DIR <> RESULT\n"
               "       agent-image export --staging DIR --out FILE --config FILE --name NAME --layer FILE… > ARCHIVE (stdin)\n"
               "       agent-image flatten --staging DIR --out FILE --layer DIR… --from BASE\n"
-              "       agent-image import-environment --staging DIR --out FILE < ARCHIVE\n", stderr);
+              "       agent-image import-environment --staging DIR --out FILE < ARCHIVE\n",
+              stderr);
         return report_error(0, "InvalidOption", "agent-image was called with wrong arguments");
 }
 

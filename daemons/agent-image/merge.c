@@ -79,7 +79,8 @@ static int copy_xattrs(int from_dir, int to_dir, const char *from_name, const ch
         return 0;
 }
 
-static int copy_attributes(int from_dir, int to_dir, const char *from_name, const char *to_name, const struct stat *st) {
+static int copy_attributes(int from_dir, int to_dir, const char *from_name, const char *to_name,
+                           const struct stat *st) {
         struct timespec times[2] = { st->st_mtim, st->st_mtim };
         int r;
 
@@ -294,12 +295,14 @@ static int finish_directory(int tree, int base, const char *path, unsigned depth
                         changed = true;
                         r = unlinkat(tree, de->d_name, 0) < 0 ? failed(-errno, de->d_name) : 0;
                 } else if (S_ISDIR(mine.st_mode)) {
-                        _cleanup_close_ int sub = openat(tree, de->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC),
+                        _cleanup_close_ int sub = openat(tree, de->d_name,
+                                                         O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC),
                                             base_sub = -EBADF;
 
                         if (there && S_ISDIR(below.st_mode) && !is_opaque(tree, de->d_name))
                                 base_sub = openat(base, de->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-                        r = sub < 0 ? failed(-errno, de->d_name) : finish_directory(sub, base_sub, de->d_name, depth + 1);
+                        r = sub < 0 ? failed(-errno, de->d_name)
+                                    : finish_directory(sub, base_sub, de->d_name, depth + 1);
                 }
         }
         closedir(d);

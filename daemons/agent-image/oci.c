@@ -101,7 +101,8 @@ static int write_out(struct archive *a, int fd, uint64_t *bytes, const UnpackLim
                 if (r < ARCHIVE_WARN)
                         return report_error(0, "InvalidImage", "The archive is damaged: %s", archive_error_string(a));
                 if (n > limits->bytes_max - MIN(*bytes, limits->bytes_max))
-                        return report_error(0, "ImageTooLarge", "The archive is larger than is allowed (%" PRIu64 " bytes)",
+                        return report_error(0, "ImageTooLarge",
+                                            "The archive is larger than is allowed (%" PRIu64 " bytes)",
                                             limits->bytes_max);
                 *bytes += n;
                 if (lseek(fd, offset, SEEK_SET) < 0)

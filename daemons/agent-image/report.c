@@ -34,14 +34,16 @@ void report_result(const char *digest, uint64_t size, uint64_t entries) {
         _cleanup_json_ sd_json_variant *v = NULL;
 
         if (sd_json_buildo(&v, SD_JSON_BUILD_PAIR_CONDITION(!!digest, "digest", SD_JSON_BUILD_STRING(digest)),
-                           SD_JSON_BUILD_PAIR_UNSIGNED("size", size), SD_JSON_BUILD_PAIR_UNSIGNED("entries", entries)) >= 0)
+                           SD_JSON_BUILD_PAIR_UNSIGNED("size", size),
+                           SD_JSON_BUILD_PAIR_UNSIGNED("entries", entries)) >= 0)
                 put(v);
 }
 
 void report_runner(uint64_t size, uint64_t entries, sd_json_variant *manifest) {
         _cleanup_json_ sd_json_variant *v = NULL;
 
-        if (sd_json_buildo(&v, SD_JSON_BUILD_PAIR_UNSIGNED("size", size), SD_JSON_BUILD_PAIR_UNSIGNED("entries", entries),
+        if (sd_json_buildo(&v, SD_JSON_BUILD_PAIR_UNSIGNED("size", size),
+                           SD_JSON_BUILD_PAIR_UNSIGNED("entries", entries),
                            SD_JSON_BUILD_PAIR_VARIANT("manifest", manifest)) >= 0)
                 put(v);
 }

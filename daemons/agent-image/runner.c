@@ -146,7 +146,8 @@ static int add_script(RunnerJson *j, const char *path) {
         if (strv_contains(j->scripts, path))
                 return 0;
         if (!inner_path_is_valid(path))
-                return refuse(path, "a script that is to be checked has a plain name, not hidden, of at most 255 bytes");
+                return refuse(path,
+                              "a script that is to be checked has a plain name, not hidden, of at most 255 bytes");
         j->scripts_length += strlen(path);
         if (strv_length(j->scripts) >= SCRIPTS_MAX || j->scripts_length > SCRIPTS_LENGTH_MAX)
                 return report_error(0, "InvalidRunner",
@@ -294,7 +295,8 @@ static int check_utf8(int root, RunnerJson *j, char **ret_invalid) {
                 int r;
 
                 if (fd < 0)
-                        return fd == -ELOOP ? refuse(*s, "a script that is checked is a file, not a link") : failed(fd, *s);
+                        return fd == -ELOOP ? refuse(*s, "a script that is checked is a file, not a link")
+                                            : failed(fd, *s);
                 r = read_full_fd(fd, SCRIPT_SIZE_MAX, &text, &size);
                 if (r == -EFBIG)
                         return refuse(*s, "a script has at most 64 MiB");
@@ -315,7 +317,8 @@ static int check_node(int root, const char *node, char digest[static DIGEST_LEN 
         int r;
 
         if (fd < 0)
-                return report_error(0, "InvalidRunner", "runner.json: node: there is no file \"%s\" in the runner", node);
+                return report_error(0, "InvalidRunner", "runner.json: node: there is no file \"%s\" in the runner",
+                                    node);
         if (fstat(fd, &st) < 0)
                 return failed(-errno, node);
         if (!S_ISREG(st.st_mode) || (st.st_mode & 0111) == 0)
@@ -345,7 +348,8 @@ static int finish(int tree, int root, RunnerJson *j, sd_json_variant **ret_manif
                 return r;
         main_fd = tree_open(root, j->main, O_RDONLY | O_NONBLOCK);
         if (main_fd < 0)
-                return report_error(0, "InvalidRunner", "runner.json: main: there is no file \"%s\" in the runner", j->main);
+                return report_error(0, "InvalidRunner", "runner.json: main: there is no file \"%s\" in the runner",
+                                    j->main);
         r = add_script(j, j->main);
         if (r >= 0 && j->node)
                 r = check_node(root, j->node, digest);
@@ -354,11 +358,12 @@ static int finish(int tree, int root, RunnerJson *j, sd_json_variant **ret_manif
         if (r >= 0)
                 r = make_companion(tree, "package.json", "{}\n");
         if (r >= 0)
-                r = make_companion(tree, RUNNER_BROKEN_NAME, "// No Node accepts this; see agentd's check of runners.\nlet = = ;\n");
+                r = make_companion(tree, RUNNER_BROKEN_NAME,
+                                   "// No Node accepts this; see agentd's check of runners.\nlet = = ;\n");
         if (r < 0)
                 return r;
-        if (fchown(root, 0, 0) < 0 || fchmod(root, 0555) < 0 || futimens(root, no_times) < 0 || fchown(tree, 0, 0) < 0 ||
-            fchmod(tree, 0755) < 0 || futimens(tree, no_times) < 0)
+        if (fchown(root, 0, 0) < 0 || fchmod(root, 0555) < 0 || futimens(root, no_times) < 0 ||
+            fchown(tree, 0, 0) < 0 || fchmod(tree, 0755) < 0 || futimens(tree, no_times) < 0)
                 return failed(-errno, "");
         r = sd_json_buildo(ret_manifest, SD_JSON_BUILD_PAIR_STRING("name", j->name),
                            SD_JSON_BUILD_PAIR_STRING("version", j->version), SD_JSON_BUILD_PAIR_STRING("main", j->main),
@@ -420,7 +425,8 @@ static int copy_tree(int from, int to, unsigned depth) {
                 else if (S_ISREG(st.st_mode))
                         r = copy_file(from, to, *n, st.st_mode);
                 else if (S_ISDIR(st.st_mode)) {
-                        _cleanup_close_ int a = openat(from, *n, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), b = -EBADF;
+                        _cleanup_close_ int a = openat(from, *n, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC),
+                                            b = -EBADF;
 
                         if (a < 0 || mkdirat(to, *n, 0755) < 0)
                                 return -errno;

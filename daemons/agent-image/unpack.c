@@ -98,7 +98,8 @@ static int unpack(Unpack *u, int input_fd, const char *diff_id) {
         r = stream_finish(s, digest);
         if (r >= 0 && !streq(digest, diff_id))
                 r = report_error(0, "InvalidImage",
-                                 "A layer does not have the digest that the image's configuration says of it (%s)", diff_id);
+                                 "A layer does not have the digest that the image's configuration says of it (%s)",
+                                 diff_id);
         return r;
 }
 

@@ -2,10 +2,11 @@
 /*
  * agent-check SECONDS NODE BROKEN SCRIPT…: has NODE check each SCRIPT (`node --check`), one after the other.
  *
- * It is the first process of the unit in which agentd validates a runner. First NODE gets BROKEN, which no Node accepts:
- * one that accepts it checks nothing. What NODE says goes to standard error; how it ended is told by the exit status
- * (daemons/agentd/runner-check.h), which is also written to the first listen fd as one byte, for the reason that agent-init.c
- * gives; without that byte nothing counts as checked. The sandbox of a run costs as much to set up as a check takes, so all checks share one.
+ * It is the first process of the unit in which agentd validates a runner. First NODE gets BROKEN, which no Node
+ * accepts: one that accepts it checks nothing. What NODE says goes to standard error; how it ended is told by the exit
+ * status (daemons/agentd/runner-check.h), which is also written to the first listen fd as one byte, for the reason that
+ * agent-init.c gives; without that byte nothing counts as checked. The sandbox of a run costs as much to set up as a
+ * check takes, so all checks share one.
  *
  * As agent-init it is static and trusts nothing inside the sandbox; as the first process of its PID namespace it
  * cannot be killed from there.

@@ -35,7 +35,8 @@ static const Hint hints[] = {
         { "org.freedesktop.DBus.Error.NameHasNoOwner", "Is agentd installed on this machine?" },
         { "org.freedesktop.DBus.Error.NoReply", "See \"systemctl status agentd\"." },
         { "org.freedesktop.DBus.Error.Timeout", "See \"systemctl status agentd\"." },
-        { "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired", "Run it without --no-ask-password, or as root." },
+        { "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired",
+          "Run it without --no-ask-password, or as root." },
 };
 
 static const char *hint_find(const char *name) {

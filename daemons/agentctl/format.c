@@ -161,7 +161,8 @@ static const char *format_scaled(uint64_t n, uint64_t base, const char *units, c
         if (i == 0)
                 snprintf(buf, FORMAT_MAX, "%" PRIu64 "%s", n, units[0] == 'B' ? "B" : "");
         else
-                snprintf(buf, FORMAT_MAX, "%" PRIu64 ".%" PRIu64 "%c", n / factor, n % factor / (factor / 10), units[i]);
+                snprintf(buf, FORMAT_MAX, "%" PRIu64 ".%" PRIu64 "%c", n / factor, n % factor / (factor / 10),
+                         units[i]);
         return buf;
 }
 

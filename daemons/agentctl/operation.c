@@ -151,7 +151,9 @@ static int tell_end(Operation *o) {
 
 static int print_json(Client *c, const OperationEnd *end, const char *subject) {
         _cleanup_(sd_json_variant_unrefp) sd_json_variant *v = NULL;
-        const char *result = end->status == STATUS_SUCCESS ? "done" : end->status == STATUS_CANCELED ? "canceled" : "failed";
+        const char *result = end->status == STATUS_SUCCESS    ? "done"
+                             : end->status == STATUS_CANCELED ? "canceled"
+                                                              : "failed";
         int r;
 
         r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("operation", end->path),

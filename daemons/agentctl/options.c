@@ -30,11 +30,13 @@ static const Option table[_OPTION_MAX] = {
         [OPTION_INPUT_FILE] = { "input-file", 0, required_argument, "FILE", "Read the input from FILE, - is stdin" },
         [OPTION_WAIT] = { "wait", 'w', no_argument, NULL, "Wait for the end; the exit status tells the result" },
         [OPTION_NO_WAIT] = { "no-wait", 0, no_argument, NULL, "Print the operation's path and do not wait" },
-        [OPTION_TIMEOUT] = { "timeout", 't', required_argument, "TIME", "End the run after TIME, such as 90s or 10min" },
+        [OPTION_TIMEOUT] = { "timeout", 't', required_argument, "TIME",
+                             "End the run after TIME, such as 90s or 10min" },
         [OPTION_SESSION] = { "session", 's', required_argument, "NAME", "Run in the session NAME" },
         [OPTION_KEEP] = { "keep", 0, optional_argument, "N",
                           "Keep a run's changes for \"env freeze\"; when pruning: the N newest generations or runs" },
-        [OPTION_VERIFY] = { "verify", 0, no_argument, NULL, "Check the bytes of the environment before the run begins" },
+        [OPTION_VERIFY] = { "verify", 0, no_argument, NULL,
+                            "Check the bytes of the environment before the run begins" },
         [OPTION_IDEMPOTENCY_KEY] = { "idempotency-key", 0, required_argument, "KEY",
                                      "The same KEY and input give the same run" },
         [OPTION_PRIORITY] = { "priority", 0, required_argument, "N", "Place in the user's queue, -100 to 100" },
@@ -45,7 +47,8 @@ static const Option table[_OPTION_MAX] = {
         [OPTION_RESULT] = { "result", 0, required_argument, "RESULT", "Only runs that ended as RESULT" },
         [OPTION_LINES] = { "lines", 'n', required_argument, "N", "At most N of the newest, or \"all\"" },
         [OPTION_FOLLOW] = { "follow", 'f', no_argument, NULL, "Go on until the run is over" },
-        [OPTION_OUTPUT] = { "output", 'o', required_argument, "FILE", "Write to FILE or into a directory, - is stdout" },
+        [OPTION_OUTPUT] = { "output", 'o', required_argument, "FILE",
+                            "Write to FILE or into a directory, - is stdout" },
         [OPTION_FROM_RUN] = { "from-run", 0, required_argument, "RUN", "The kept run whose changes are frozen" },
         [OPTION_NOTE] = { "note", 0, required_argument, "TEXT", "A note to keep with what is made" },
         [OPTION_MIRROR] = { "mirror", 0, required_argument, "URL", "Debian mirror to build from" },
@@ -54,7 +57,8 @@ static const Option table[_OPTION_MAX] = {
         [OPTION_USER] = { "user", 'u', required_argument, "USER", "The owner, if not the caller" },
         [OPTION_FD] = { "fd", 0, required_argument, "N", "Read the secret from the file descriptor N" },
         [OPTION_CANARY] = { "canary", 0, required_argument, "PERCENT", "Only for this share of the runs" },
-        [OPTION_OLDER_THAN] = { "older-than", 0, required_argument, "TIME", "Only what ended so long ago, such as 30days" },
+        [OPTION_OLDER_THAN] = { "older-than", 0, required_argument, "TIME",
+                                "Only what ended so long ago, such as 30days" },
         [OPTION_DRY_RUN] = { "dry-run", 0, no_argument, NULL, "Tell what would be done, and do not" },
         [OPTION_AGENTS] = { "agents", 0, required_argument, "LIST", "Only for these agents, separated by commas" },
         [OPTION_ALLOW_HOST] = { "allow-host", 0, required_argument, "HOST[:PORT]",
@@ -82,7 +86,8 @@ static int parse_number(const char *name, const char *arg, int64_t min, int64_t 
 
         if (parse_uint64(arg + negative, &n) < 0 || n > INT32_MAX || (negative ? -(int64_t) n : (int64_t) n) < min ||
             (int64_t) n > max)
-                return fail_usage("%s takes a number from %" PRIi64 " to %" PRIi64 ", not \"%s\".", name, min, max, arg);
+                return fail_usage("%s takes a number from %" PRIi64 " to %" PRIi64 ", not \"%s\".", name, min, max,
+                                  arg);
         *ret = negative ? -(int64_t) n : (int64_t) n;
         return 0;
 }
@@ -98,8 +103,9 @@ static int parse_word(const char *name, const char *arg, const char *const *word
 
 static int option_apply(Options *o, OptionId id, const char *arg) {
         static const char *const states[] = { "queued", "preparing", "running", "finished", NULL };
-        static const char *const results[] = { "success",  "failed",   "exit-code",     "signal",         "timeout",
-                                               "oom-kill", "canceled", "out-of-credit", "sandbox-failed", "lost", NULL };
+        static const char *const results[] = { "success",        "failed",   "exit-code", "signal",
+                                               "timeout",        "oom-kill", "canceled",  "out-of-credit",
+                                               "sandbox-failed", "lost",     NULL };
         int64_t n = 0;
         int r;
 
@@ -130,7 +136,8 @@ static int option_apply(Options *o, OptionId id, const char *arg) {
         case OPTION_TIMEOUT:
                 if (parse_timespan(arg, &o->timeout_usec) < 0 || o->timeout_usec == 0 ||
                     o->timeout_usec == USEC_INFINITY)
-                        return fail_usage("--timeout takes a time such as 90s, 10min or \"1h 30min\", not \"%s\".", arg);
+                        return fail_usage("--timeout takes a time such as 90s, 10min or \"1h 30min\", not \"%s\".",
+                                          arg);
                 return 0;
         case OPTION_OLDER_THAN:
                 if (parse_timespan(arg, &o->older_than_usec) < 0 || o->older_than_usec == 0 ||

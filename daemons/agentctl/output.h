@@ -14,7 +14,8 @@ int output_table(Client *c, const Table *t, const char *what);
 int output_json(Client *c, sd_json_variant *v);
 /* TEXT is JSON as agentd sent it. */
 int output_json_text(Client *c, const char *text);
-/* An agent's own text: as it is into a file or pipe, with control characters escaped on a terminal. Ends with a newline. */
+/* An agent's own text: as it is into a file or pipe, with control characters escaped on a terminal. Ends with a
+ * newline. */
 int output_text(Client *c, const char *text);
 
 /* Whether stdout was a terminal when the program started (a pager may stand in between since). */

@@ -2,9 +2,9 @@
 #pragma once
 
 /*
- * Standard input and output for a session in an environment, which takes pipes, files and terminals, but no sockets (over
- * one, its root could give away what it has open). Where ours is a socket, as under systemd, a pipe is given instead,
- * and a process of ours carries what goes through it.
+ * Standard input and output for a session in an environment, which takes pipes, files and terminals, but no sockets
+ * (over one, its root could give away what it has open). Where ours is a socket, as under systemd, a pipe is given
+ * instead, and a process of ours carries what goes through it.
  */
 
 #include <sys/types.h>

@@ -2,8 +2,8 @@
 #pragma once
 
 /*
- * A remote terminal shown in ours: bytes go both ways, ours is raw meanwhile and comes back as it was whatever happens, and
- * changes of its size are passed on. There is no escape sequence: the session is ended from inside.
+ * A remote terminal shown in ours: bytes go both ways, ours is raw meanwhile and comes back as it was whatever happens,
+ * and changes of its size are passed on. There is no escape sequence: the session is ended from inside.
  */
 
 #include "basic/macro.h"

@@ -103,11 +103,13 @@ int verb_env_edit(Client *c, int argc, char **argv) {
         int r;
 
         if (argc == 1 && !(isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)))
-                return fail_usage("A shell needs a terminal. Without one, name a command: agentctl env edit %s -- COMMAND.",
-                                  argv[0]);
+                return fail_usage(
+                        "A shell needs a terminal. Without one, name a command: agentctl env edit %s -- COMMAND.",
+                        argv[0]);
         if (isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)) {
                 if (argc == 1 && !client_quiet(c))
-                        notice("Changes stay in the edit until \"agentctl env freeze %s\" or \"env discard\".", argv[0]);
+                        notice("Changes stay in the edit until \"agentctl env freeze %s\" or \"env discard\".",
+                               argv[0]);
                 r = edit_in_terminal(c, argv[0], argv + 1);
         } else
                 r = edit_on_pipes(c, argv[0], argv + 1);
@@ -158,9 +160,9 @@ int verb_env_edits(Client *c, int argc _unused_, char **argv _unused_) {
         if (r < 0)
                 return client_bad_reply(r);
         while ((r = sd_bus_message_read(reply, "(ssstsb)", &user, &agent, &holder, &created, &generation, &open)) > 0)
-                if (table_add_string(t, agent) < 0 || table_add_string(t, user) < 0 || table_add_string(t, holder) < 0 ||
-                    table_add_number(t, created) < 0 || table_add_string(t, generation) < 0 ||
-                    table_add_number(t, (uint64_t) (open != 0)) < 0)
+                if (table_add_string(t, agent) < 0 || table_add_string(t, user) < 0 ||
+                    table_add_string(t, holder) < 0 || table_add_number(t, created) < 0 ||
+                    table_add_string(t, generation) < 0 || table_add_number(t, (uint64_t) (open != 0)) < 0)
                         return fail_oom();
         return r < 0 ? client_bad_reply(r) : output_table(c, t, "edits");
 }

@@ -41,9 +41,10 @@ int verb_env_log(Client *c, int argc _unused_, char **argv) {
                 return client_bad_reply(r);
         while ((r = sd_bus_message_read(reply, "(sstssbt)", &digest, &parent, &created, &author, &note, &head,
                                         &number)) > 0)
-                if (table_add_number(t, number) < 0 || table_add_string(t, digest) < 0 || table_add_string(t, parent) < 0 ||
-                    table_add_number(t, created) < 0 || table_add_string(t, author) < 0 ||
-                    table_add_number(t, (uint64_t) (head != 0)) < 0 || table_add_string(t, note) < 0)
+                if (table_add_number(t, number) < 0 || table_add_string(t, digest) < 0 ||
+                    table_add_string(t, parent) < 0 || table_add_number(t, created) < 0 ||
+                    table_add_string(t, author) < 0 || table_add_number(t, (uint64_t) (head != 0)) < 0 ||
+                    table_add_string(t, note) < 0)
                         return fail_oom();
         if (r < 0)
                 return client_bad_reply(r);
@@ -113,7 +114,8 @@ int verb_env_rollback(Client *c, int argc _unused_, char **argv) {
         if (client_json(c)) {
                 _cleanup_(sd_json_variant_unrefp) sd_json_variant *v = NULL;
 
-                r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("agent", argv[0]), SD_JSON_BUILD_PAIR_STRING("head", digest));
+                r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("agent", argv[0]),
+                                   SD_JSON_BUILD_PAIR_STRING("head", digest));
                 return r < 0 ? fail_errno(r, "Cannot make JSON") : output_json(c, v);
         }
         if (!client_quiet(c))
@@ -150,7 +152,8 @@ static void print_path(sd_json_variant *v) {
         else if (number(v, "from_size") != number(v, "to_size"))
                 printf(" %s -> %s", from, to);
         for (size_t i = 0; what && i < sd_json_variant_elements(what); i++)
-                printf("%s%s", i == 0 ? " (" : ", ", strempty(sd_json_variant_string(sd_json_variant_by_index(what, i))));
+                printf("%s%s", i == 0 ? " (" : ", ",
+                       strempty(sd_json_variant_string(sd_json_variant_by_index(what, i))));
         puts(what && sd_json_variant_elements(what) > 0 ? ")" : "");
 }
 
@@ -233,11 +236,13 @@ int verb_env_prune(Client *c, int argc, char **argv) {
                 _cleanup_(sd_json_variant_unrefp) sd_json_variant *v = NULL;
 
                 r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_UNSIGNED("generations", generations),
-                                   SD_JSON_BUILD_PAIR_UNSIGNED("layers", layers), SD_JSON_BUILD_PAIR_UNSIGNED("bytes", bytes));
+                                   SD_JSON_BUILD_PAIR_UNSIGNED("layers", layers),
+                                   SD_JSON_BUILD_PAIR_UNSIGNED("bytes", bytes));
                 return r < 0 ? fail_errno(r, "Cannot make JSON") : output_json(c, v);
         }
         if (!client_quiet(c))
-                printf("%u generations and %u layers removed, %s freed.\n", generations, layers, format_size(bytes, size));
+                printf("%u generations and %u layers removed, %s freed.\n", generations, layers,
+                       format_size(bytes, size));
         return STATUS_SUCCESS;
 }
 
@@ -253,8 +258,10 @@ static void print_users(sd_json_variant *problem) {
                 else if (image)
                         printf("  image %s\n", image);
                 else
-                        printf("  %s, generation %" PRIu64 "%s, %s\n", strempty(member(u, "agent")), number(u, "number"),
-                               head && sd_json_variant_is_boolean(head) && sd_json_variant_boolean(head) ? " (head)" : "",
+                        printf("  %s, generation %" PRIu64 "%s, %s\n", strempty(member(u, "agent")),
+                               number(u, "number"),
+                               head && sd_json_variant_is_boolean(head) && sd_json_variant_boolean(head) ? " (head)"
+                                                                                                         : "",
                                strempty(member(u, "generation")));
         }
 }
@@ -298,11 +305,12 @@ int verb_env_fsck(Client *c, int argc _unused_, char **argv _unused_) {
                        strempty(member(sd_json_variant_by_index(repaired, i), "digest")));
         unused = sd_json_variant_by_key(v, "unused");
         if (!client_quiet(c)) {
-                printf("%" PRIu64 " layers (%s) and %" PRIu64 " generations checked, %zu problems.\n", number(v, "layers"),
-                       format_size(number(v, "bytes"), size), number(v, "generations"),
+                printf("%" PRIu64 " layers (%s) and %" PRIu64 " generations checked, %zu problems.\n",
+                       number(v, "layers"), format_size(number(v, "bytes"), size), number(v, "generations"),
                        problems ? sd_json_variant_elements(problems) : 0);
                 if (unused && sd_json_variant_elements(unused) > 0)
-                        printf("%zu layers are needed by nobody: agentctl env prune.\n", sd_json_variant_elements(unused));
+                        printf("%zu layers are needed by nobody: agentctl env prune.\n",
+                               sd_json_variant_elements(unused));
         }
         return end.status;
 }
@@ -338,9 +346,10 @@ int verb_env_du(Client *c, int argc _unused_, char **argv _unused_) {
         for (size_t i = 0; agents && i < sd_json_variant_elements(agents); i++) {
                 sd_json_variant *a = sd_json_variant_by_index(agents, i);
 
-                if (table_add_string(t, strempty(member(a, "agent"))) < 0 || table_add_number(t, number(a, "generations")) < 0 ||
-                    table_add_number(t, number(a, "layers")) < 0 || table_add_number(t, number(a, "bytes")) < 0 ||
-                    table_add_number(t, number(a, "own")) < 0 || table_add_number(t, number(a, "shared")) < 0)
+                if (table_add_string(t, strempty(member(a, "agent"))) < 0 ||
+                    table_add_number(t, number(a, "generations")) < 0 || table_add_number(t, number(a, "layers")) < 0 ||
+                    table_add_number(t, number(a, "bytes")) < 0 || table_add_number(t, number(a, "own")) < 0 ||
+                    table_add_number(t, number(a, "shared")) < 0)
                         return fail_oom();
         }
         r = output_table(c, t, "environments");

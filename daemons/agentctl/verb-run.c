@@ -160,7 +160,8 @@ static int run_wait_refresh(void *userdata) {
 static int run_wait_interrupted(void *userdata) {
         RunWait *w = userdata;
 
-        fprintf(stderr, "\nRun %s goes on. Follow it with \"agentctl logs -f %s\", end it with \"agentctl cancel %s\".\n",
+        fprintf(stderr,
+                "\nRun %s goes on. Follow it with \"agentctl logs -f %s\", end it with \"agentctl cancel %s\".\n",
                 w->id, w->id, w->id);
         return 1;
 }

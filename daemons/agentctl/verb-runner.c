@@ -17,7 +17,8 @@
 /* A directory goes through tar(1), which writes while agentd reads; the modes, owners and times that it packs are made
  * the same for all over there. */
 static int open_directory(const char *path, int *ret_fd, pid_t *ret_tar) {
-        const char *argv[] = { "tar", "--create", "--file=-", "--format=pax", "--numeric-owner", "--directory", path, ".", NULL };
+        const char *argv[] = { "tar", "--create", "--file=-", "--format=pax", "--numeric-owner", "--directory",
+                               path,  ".",        NULL };
         _cleanup_close_ int out = -EBADF, in = -EBADF;
         posix_spawn_file_actions_t actions;
         int p[2], r;
@@ -44,7 +45,8 @@ static int open_source(const char *file, int *ret_fd, pid_t *ret_tar) {
 
         if (streq(file, "-")) {
                 if (isatty(STDIN_FILENO))
-                        return fail_usage("An archive cannot come from a terminal; pipe it in or name a file or directory.");
+                        return fail_usage(
+                                "An archive cannot come from a terminal; pipe it in or name a file or directory.");
                 fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
         } else {
                 if (stat(file, &st) >= 0 && S_ISDIR(st.st_mode))
@@ -143,7 +145,8 @@ static int read_runner(sd_bus_message *m, Runner *ret) {
                 snprintf(ret->canary, sizeof ret->canary, "%" PRIu32 " %%", ret->percent);
         while ((r = sd_bus_message_read(m, "s", &agent)) > 0)
                 if (n < sizeof ret->canary)
-                        n += (size_t) snprintf(ret->canary + n, sizeof ret->canary - n, "%s%s", n > 0 ? " " : "", agent);
+                        n += (size_t) snprintf(ret->canary + n, sizeof ret->canary - n, "%s%s", n > 0 ? " " : "",
+                                               agent);
         if (r >= 0)
                 r = sd_bus_message_exit_container(m);
         if (r >= 0)
@@ -165,8 +168,9 @@ static int add_row(Table *t, const Runner *x, sd_bus_message *m) {
                 ok ? accepted++ : quarantined++;
         if (r < 0)
                 return r;
-        if (table_add_string(t, x->digest) < 0 || table_add_string(t, x->name) < 0 || table_add_string(t, x->version) < 0 ||
-            table_add_string(t, x->state) < 0 || table_add_string(t, x->canary) < 0 || table_add_number(t, accepted) < 0 ||
+        if (table_add_string(t, x->digest) < 0 || table_add_string(t, x->name) < 0 ||
+            table_add_string(t, x->version) < 0 || table_add_string(t, x->state) < 0 ||
+            table_add_string(t, x->canary) < 0 || table_add_number(t, accepted) < 0 ||
             table_add_number(t, quarantined) < 0 || table_add_number(t, x->created) < 0 ||
             table_add_string(t, x->author) < 0 || table_add_string(t, x->note) < 0)
                 return -ENOMEM;

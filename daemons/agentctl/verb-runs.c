@@ -76,7 +76,8 @@ static int add_page(Client *c, Table *t, uint32_t limit, char before[static 64])
                                 return fail_oom();
                 if (table_add_number(t, created) < 0 || table_add_number(t, started) < 0 ||
                     table_add_number(t, finished) < 0 ||
-                    table_add_number(t, finished > 0 && started == 0 ? USEC_INFINITY : run_duration(started, finished)) < 0)
+                    table_add_number(t, finished > 0 && started == 0 ? USEC_INFINITY
+                                                                     : run_duration(started, finished)) < 0)
                         return fail_oom();
                 snprintf(before, 64, "%s", id);
                 n++;
@@ -146,7 +147,8 @@ int verb_prune_runs(Client *c, int argc, char **argv) {
                 _cleanup_(sd_json_variant_unrefp) sd_json_variant *v = NULL;
 
                 r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_UNSIGNED("runs", runs),
-                                   SD_JSON_BUILD_PAIR_UNSIGNED("bytes", bytes), SD_JSON_BUILD_PAIR_BOOLEAN("dry_run", dry_run));
+                                   SD_JSON_BUILD_PAIR_UNSIGNED("bytes", bytes),
+                                   SD_JSON_BUILD_PAIR_BOOLEAN("dry_run", dry_run));
                 return r < 0 ? fail_errno(r, "Cannot make JSON") : output_json(c, v);
         }
         if (!client_quiet(c))
@@ -172,8 +174,9 @@ static void print_time(const char *name, uint64_t usec) {
 }
 
 static void print_status(const RunInfo *i) {
-        uint64_t duration = i->finished_usec > 0 && i->started_usec == 0 ? USEC_INFINITY :
-                                                                          run_duration(i->started_usec, i->finished_usec);
+        uint64_t duration = i->finished_usec > 0 && i->started_usec == 0
+                                    ? USEC_INFINITY
+                                    : run_duration(i->started_usec, i->finished_usec);
         char buf[FORMAT_MAX];
 
         print_field("Run", i->id);

@@ -72,7 +72,8 @@ const sd_bus_vtable agent_vtable[] = {
 int agent_export(Manager *m) {
         int r;
 
-        r = sd_bus_add_fallback_vtable(m->bus, NULL, BUS_PATH "/agent", BUS_INTERFACE_AGENT, agent_vtable, agent_find, m);
+        r = sd_bus_add_fallback_vtable(m->bus, NULL, BUS_PATH "/agent", BUS_INTERFACE_AGENT, agent_vtable, agent_find,
+                                       m);
         if (r < 0)
                 return r;
         return sd_bus_add_node_enumerator(m->bus, NULL, BUS_PATH "/agent", agent_enumerate, m);
@@ -120,8 +121,8 @@ static int read_definition(Manager *m, sd_bus_message *msg, sd_bus_error *e, uid
                 r = store_service_get(m->store, user, *s, &service);
                 if (r == -ENOENT)
                         return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_SERVICE,
-                                                 "%s has no service \"%s\". Add it first: agentctl service add FILE.", user,
-                                                 *s);
+                                                 "%s has no service \"%s\". Add it first: agentctl service add FILE.",
+                                                 user, *s);
                 if (r < 0)
                         return bus_store_error(m, e, r);
         }
@@ -140,9 +141,9 @@ static int first_generation(Manager *m, const char *user, const Definition *d, c
 
         r = store_image_find(m->store, user, d->image, &image);
         if (r == -ENOENT)
-                return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_IMAGE,
-                                         "There is no image \"%s\". Import or build it first: agentctl image import|build.",
-                                         d->image);
+                return sd_bus_error_setf(
+                        e, BUS_ERROR_NO_SUCH_IMAGE,
+                        "There is no image \"%s\". Import or build it first: agentctl image import|build.", d->image);
         if (r < 0)
                 return bus_store_error(m, e, r);
         r = generation_new(NULL, image->digest, NULL, runner ? runner->digest : NULL, NULL, &g);
@@ -161,7 +162,8 @@ static int count_one(const StoreAgent *agent, void *userdata) {
 
 static int refuse_existing(sd_bus_error *e, const char *user, const char *name) {
         return sd_bus_error_setf(e, BUS_ERROR_AGENT_EXISTS,
-                                 "%s has an agent \"%s\" already. To change it: agentctl agent update FILE.", user, name);
+                                 "%s has an agent \"%s\" already. To change it: agentctl agent update FILE.", user,
+                                 name);
 }
 
 int method_create_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
@@ -261,7 +263,8 @@ int method_remove_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
                 return no_such_agent(e, user, name);
         if (r == -EBUSY)
                 return sd_bus_error_setf(e, BUS_ERROR_AGENT_BUSY,
-                                         "Agent \"%s\" has queued or live runs. Cancel them or wait for their end.", name);
+                                         "Agent \"%s\" has queued or live runs. Cancel them or wait for their end.",
+                                         name);
         if (r < 0)
                 return bus_store_error(m, e, r);
         kept_drop_of_agent(m, user, name);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
  * Requests that a person has to allow. The bridge holds such a request and asks by RequestApproval; the question is
- * announced, listed, and answered by whoever may start the run's agent. The bridge repeats its call (by the request's id)
- * while nobody has answered, also to an agentd that was restarted meanwhile; when it stops to, the question is over.
- * Questions live in memory only: without the request that is held they mean nothing.
+ * announced, listed, and answered by whoever may start the run's agent. The bridge repeats its call (by the request's
+ * id) while nobody has answered, also to an agentd that was restarted meanwhile; when it stops to, the question is
+ * over. Questions live in memory only: without the request that is held they mean nothing.
  */
 #include "basic/string-util.h"
 #include "bus-util.h"
@@ -141,7 +141,8 @@ int method_request_approval(sd_bus_message *msg, void *userdata, sd_bus_error *e
         sd_bus_message_unref(a->msg);
         a->msg = sd_bus_message_ref(msg);
         if (fresh && run_object_path(run, &object) >= 0)
-                (void) sd_bus_emit_signal(m->bus, BUS_PATH, BUS_INTERFACE_MANAGER, "ApprovalRequested", "so", id, object);
+                (void) sd_bus_emit_signal(m->bus, BUS_PATH, BUS_INTERFACE_MANAGER, "ApprovalRequested", "so", id,
+                                          object);
         return 1; /* method_approve() replies */
 }
 

@@ -42,7 +42,8 @@ static int on_done(sd_event_source *s, int fd, uint32_t revents, void *userdata)
         return 0;
 }
 
-int async_sync_start(sd_event *event, int fd, bool whole, async_sync_handler_t handler, void *userdata, AsyncSync **ret) {
+int async_sync_start(sd_event *event, int fd, bool whole, async_sync_handler_t handler, void *userdata,
+                     AsyncSync **ret) {
         AsyncSync *a = calloc(1, sizeof *a);
         Job *job = malloc(sizeof *job);
         pthread_attr_t attr;

@@ -83,9 +83,10 @@ int bus_resolve_owned(Manager *m, sd_bus_message *msg, const char *ref, const ch
         if (!name)
                 return -ENOMEM;
         if (!object_name_is_valid(name))
-                return sd_bus_error_set(e, BUS_ERROR_INVALID_NAME,
-                                        "Not a valid name. Names are 1 to 63 of a-z 0-9 . _ - and begin with a letter or "
-                                        "digit; another user's are written USER/NAME.");
+                return sd_bus_error_set(
+                        e, BUS_ERROR_INVALID_NAME,
+                        "Not a valid name. Names are 1 to 63 of a-z 0-9 . _ - and begin with a letter or "
+                        "digit; another user's are written USER/NAME.");
         if (slash) {
                 user = strndup(ref, (size_t) (slash - ref));
                 if (!user)
@@ -166,9 +167,10 @@ int bus_store_error(Manager *m, sd_bus_error *e, int r) {
         switch (r) {
         case -ENOSPC:
         case -EDQUOT:
-                return sd_bus_error_set(e, BUS_ERROR_NO_SPACE,
-                                        "The disk of the store is full; nothing was changed. Make room, for example with "
-                                        "\"agentctl env prune\", and try again.");
+                return sd_bus_error_set(
+                        e, BUS_ERROR_NO_SPACE,
+                        "The disk of the store is full; nothing was changed. Make room, for example with "
+                        "\"agentctl env prune\", and try again.");
         case -EIO:
         case -EUCLEAN:
         case -EROFS:

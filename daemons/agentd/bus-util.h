@@ -22,7 +22,8 @@ int bus_list_send(sd_bus_message *reply);
 int bus_resolve_owned(Manager *m, sd_bus_message *msg, const char *ref, const char *action, sd_bus_error *e,
                       char **ret_user, uid_t *ret_uid, char **ret_name);
 /* The same for a run by its id; looks it up. */
-int bus_resolve_run(Manager *m, sd_bus_message *msg, const char *id, const char *action, sd_bus_error *e, StoreRun **ret);
+int bus_resolve_run(Manager *m, sd_bus_message *msg, const char *id, const char *action, sd_bus_error *e,
+                    StoreRun **ret);
 
 /* Whether the sender of the message that is being worked on may read what UID owns. For property getters. */
 bool bus_may_read(sd_bus *bus, uid_t uid);
@@ -106,8 +107,8 @@ int method_list_services(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 
 /*
  * An array of strings that a caller chose the length of; what is in RET already counts. -E2BIG where it has more than
- * BUS_STRINGS_MAX elements or BUS_STRINGS_SIZE_MAX bytes. (sd_bus_message_read_strv() counts all again for each element: a
- * large array would hold up the loop for minutes.)
+ * BUS_STRINGS_MAX elements or BUS_STRINGS_SIZE_MAX bytes. (sd_bus_message_read_strv() counts all again for each
+ * element: a large array would hold up the loop for minutes.)
  */
 #define BUS_STRINGS_MAX 2048U
 #define BUS_STRINGS_SIZE_MAX (512U * 1024U)

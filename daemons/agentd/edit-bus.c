@@ -38,7 +38,8 @@ static int take_hosts(Manager *m, uid_t sender, char *const *asked, EditOptions 
         r = edit_hosts_resolve(m->settings->edit_hosts, asked, &o->hosts, &bad);
         if (r == -EINVAL)
                 return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION,
-                                         "\"%.253s\" is no HOST, HOST:PORT or *.DOMAIN (names only, no addresses).", bad);
+                                         "\"%.253s\" is no HOST, HOST:PORT or *.DOMAIN (names only, no addresses).",
+                                         bad);
         if (r == -E2BIG)
                 return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION, "Too many hosts are named.");
         if (r < 0)
@@ -81,7 +82,8 @@ static int read_options(Manager *m, sd_bus_message *msg, EditOptions *o, sd_bus_
                                                         "Option allow-hosts must be an array of not too many strings.");
                 } else
                         return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION,
-                                                 "There is no option \"%.64s\". Options are term and allow-hosts.", key);
+                                                 "There is no option \"%.64s\". Options are term and allow-hosts.",
+                                                 key);
                 r = sd_bus_message_exit_container(msg);
                 if (r < 0)
                         return r;
@@ -346,7 +348,8 @@ int method_close_edit(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         r = bus_sender_user(msg, &uid, &sender);
         if (r < 0)
                 return r;
-        log_info("The session of %s in the edit of %s is closed by %s.", strempty(edit->operation->holder), edit->key, sender);
+        log_info("The session of %s in the edit of %s is closed by %s.", strempty(edit->operation->holder), edit->key,
+                 sender);
         operation_cancel(edit->operation);
         return sd_bus_reply_method_return(msg, "o", edit->operation->path);
 }

@@ -7,8 +7,8 @@
 
 /*
  * DEFAULTS and then ASKED, each "HOST", "HOST:PORT" or "*.DOMAIN" with or without a port; no port: 80 and 443. An empty
- * one drops all that came before it. *ret are patterns as in service/proxy-allow.h, each once, NULL where there is none.
- * -EINVAL: *ret_bad (may be NULL) is what is no such name; -E2BIG: too many.
+ * one drops all that came before it. *ret are patterns as in service/proxy-allow.h, each once, NULL where there is
+ * none. -EINVAL: *ret_bad (may be NULL) is what is no such name; -E2BIG: too many.
  */
 int edit_hosts_resolve(char *const *defaults, char *const *asked, char ***ret, const char **ret_bad);
 

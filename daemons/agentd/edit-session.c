@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* See the header. The files are runs/<id>/session.json (ours), runs/<id>/environment (for PID 1, with the token), and the
- * live file; all are in /run, and go with the session or with the machine. */
+/* See the header. The files are runs/<id>/session.json (ours), runs/<id>/environment (for PID 1, with the token), and
+ * the live file; all are in /run, and go with the session or with the machine. */
 #include <dirent.h>
 #include <strings.h>
 #include <systemd/sd-journal.h>
@@ -74,10 +74,10 @@ static int write_session(const Operation *o) {
 
         if (!path)
                 return -ENOMEM;
-        r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("operation", o->id), SD_JSON_BUILD_PAIR_STRING("edit", o->edit->id),
-                           SD_JSON_BUILD_PAIR_STRING("user", o->user), SD_JSON_BUILD_PAIR_STRING("agent", o->subject),
-                           SD_JSON_BUILD_PAIR_STRING("holder", o->holder),
-                           SD_JSON_BUILD_PAIR_UNSIGNED("uid", o->uid),
+        r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("operation", o->id),
+                           SD_JSON_BUILD_PAIR_STRING("edit", o->edit->id), SD_JSON_BUILD_PAIR_STRING("user", o->user),
+                           SD_JSON_BUILD_PAIR_STRING("agent", o->subject),
+                           SD_JSON_BUILD_PAIR_STRING("holder", o->holder), SD_JSON_BUILD_PAIR_UNSIGNED("uid", o->uid),
                            SD_JSON_BUILD_PAIR_UNSIGNED("begun_usec", o->begun_usec),
                            SD_JSON_BUILD_PAIR_BOOLEAN("shell", !(o->command && o->command[0])));
         if (r >= 0)
@@ -102,8 +102,8 @@ static int mint_token(const Operation *o, const LiveRun *live, char **ret) {
 }
 
 const char *const *edit_session_variables(const Operation *o) {
-        static const char *const names[] = { "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "NO_PROXY", "no_proxy",
-                                             NULL };
+        static const char *const names[] = { "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy",
+                                             "NO_PROXY",   "no_proxy",    NULL };
 
         return o->session->hosts[0] ? names : names + ELEMENTSOF(names) - 1;
 }
@@ -197,8 +197,8 @@ static int on_registered(sd_bus_message *m, void *userdata, sd_bus_error *error)
         if (!e)
                 start(o);
         else if (!bus_bridge_is_away(e) || ++s->tries >= BRIDGE_TRIES_MAX ||
-                 sd_event_add_time_relative(o->manager->event, &s->retry, CLOCK_MONOTONIC, BRIDGE_RETRY_USEC, 0, on_retry,
-                                            o) < 0)
+                 sd_event_add_time_relative(o->manager->event, &s->retry, CLOCK_MONOTONIC, BRIDGE_RETRY_USEC, 0,
+                                            on_retry, o) < 0)
                 fail(o, "The bridge does not take the session's listener", -EIO, e->message);
         return 0;
 }
@@ -247,9 +247,10 @@ void edit_session_begin(Operation *o, int listener_fd) {
         }
         hosts = join(s->hosts);
         sd_journal_send("MESSAGE=Edit session %s of %s by %s begins; it may go to: %s", o->views[0].id, o->edit->key,
-                        o->holder, isempty(hosts) ? "nowhere" : hosts, "MESSAGE_ID=" MESSAGE_EDIT_SESSION, "PRIORITY=%i",
-                        LOG_INFO, "AGENT_EDIT_SESSION=%s", o->views[0].id, "AGENT_NAME=%s", o->subject, "AGENT_USER=%s",
-                        o->user, "AGENT_HOLDER=%s", o->holder, "AGENT_HOSTS=%s", strempty(hosts), NULL);
+                        o->holder, isempty(hosts) ? "nowhere" : hosts, "MESSAGE_ID=" MESSAGE_EDIT_SESSION,
+                        "PRIORITY=%i", LOG_INFO, "AGENT_EDIT_SESSION=%s", o->views[0].id, "AGENT_NAME=%s", o->subject,
+                        "AGENT_USER=%s", o->user, "AGENT_HOLDER=%s", o->holder, "AGENT_HOSTS=%s", strempty(hosts),
+                        NULL);
         if (s->hosts[0])
                 do_register(o);
         else
@@ -280,8 +281,8 @@ void edit_session_end(Operation *o) {
                 log_error_errno(r, "Edit session %s: its live file cannot be removed, its token is still good: %m",
                                 o->views[0].id);
         /* Nobody waits for the answer: without the live file a listener serves nobody. */
-        r = sd_bus_call_method_async(o->manager->bus, NULL, "org.agentd1.Bridge", "/org/agentd1/Bridge", "org.agentd1.Bridge",
-                                     "UnregisterRun", NULL, NULL, "s", o->views[0].id);
+        r = sd_bus_call_method_async(o->manager->bus, NULL, "org.agentd1.Bridge", "/org/agentd1/Bridge",
+                                     "org.agentd1.Bridge", "UnregisterRun", NULL, NULL, "s", o->views[0].id);
         if (r < 0)
                 log_warning_errno(r, "Edit session %s: the bridge cannot be told of its end: %m", o->views[0].id);
 }

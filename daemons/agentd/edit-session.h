@@ -2,12 +2,13 @@
 #pragma once
 
 /*
- * A session in an edit, beside its root and its unit: the way to the bridge's forward proxy, which is all that it has of
- * a network, and what an agentd after us has to know of it. It is an Operation of kind edit; its id on the bridge is that
- * of its root (views[0].id).
+ * A session in an edit, beside its root and its unit: the way to the bridge's forward proxy, which is all that it has
+ * of a network, and what an agentd after us has to know of it. It is an Operation of kind edit; its id on the bridge is
+ * that of its root (views[0].id).
  *
  * Promises: the live file is there before anything of the session runs and gone before its end is told, so what its
- * token allows ends with it. A session belongs to PID 1, as a run does: it goes on while agentd is away, and is found again.
+ * token allows ends with it. A session belongs to PID 1, as a run does: it goes on while agentd is away, and is found
+ * again.
  */
 
 #include "operation.h"

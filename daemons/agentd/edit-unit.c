@@ -62,16 +62,16 @@ int edit_unit_properties(sd_bus_message *m, void *userdata) {
         if (!description)
                 return -ENOMEM;
         TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)(sv)(sv)", "Description", "s", description, "Type", "s", "exec",
-                                  "RemainAfterExit", "b", 1, "CollectMode", "s", "inactive", "Slice", "s", "agents.slice",
-                                  "Delegate", "b", 1));
+                                  "RemainAfterExit", "b", 1, "CollectMode", "s", "inactive", "Slice", "s",
+                                  "agents.slice", "Delegate", "b", 1));
         TRY(append_exec(m, argv));
         if (o->tty)
-                TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)", "StandardInput", "s", "tty", "StandardOutput", "s", "tty",
-                                          "StandardError", "s", "tty", "TTYPath", "s", o->tty));
+                TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)", "StandardInput", "s", "tty", "StandardOutput", "s",
+                                          "tty", "StandardError", "s", "tty", "TTYPath", "s", o->tty));
         else
                 TRY(sd_bus_message_append(m, "(sv)(sv)(sv)", "StandardInputFileDescriptor", "h", o->stdio[0],
-                                          "StandardOutputFileDescriptor", "h", o->stdio[1], "StandardErrorFileDescriptor",
-                                          "h", o->stdio[2]));
+                                          "StandardOutputFileDescriptor", "h", o->stdio[1],
+                                          "StandardErrorFileDescriptor", "h", o->stdio[2]));
         namespace = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/netns", o->views[0].id);
         environment = strprintf(EDIT_ENVIRONMENT_FILE, o->views[0].id);
         if (!namespace || !environment)
@@ -83,19 +83,19 @@ int edit_unit_properties(sd_bus_message *m, void *userdata) {
 
                 if (!term)
                         return -ENOMEM;
-                /* nspawn would ask the terminal for its colour (see also --background=), and take what was typed ahead for
-                 * the answer. */
+                /* nspawn would ask the terminal for its colour (see also --background=), and take what was typed ahead
+                 * for the answer. */
                 TRY(sd_bus_message_append(m, "(sv)", "Environment", "as", 2, term, "SYSTEMD_ADJUST_TERMINAL_TITLE=0"));
         }
-        /* On top of nspawn's own filter. AF_VSOCK and the like know no network namespaces: by them a session could speak to
-         * whatever the host runs on, or to its other guests. Nothing of this is needed to install packages. */
+        /* On top of nspawn's own filter. AF_VSOCK and the like know no network namespaces: by them a session could
+         * speak to whatever the host runs on, or to its other guests. Nothing of this is needed to install packages. */
         TRY(sd_bus_message_append(m, "(sv)", "RestrictAddressFamilies", "(bas)", 1, 4, "AF_UNIX", "AF_INET", "AF_INET6",
                                   "AF_NETLINK"));
         TRY(sd_bus_message_append(m, "(sv)(sv)(sv)", "SystemCallArchitectures", "as", 1, "native", "SystemCallFilter",
                                   "(bas)", 0, 12, "@clock", "@module", "@raw-io", "@swap", "bpf", "perf_event_open",
-                                  "userfaultfd", "io_uring_setup", "open_by_handle_at", "keyctl", "add_key", "request_key",
-                                  "SystemCallErrorNumber", "i", EPERM));
-        TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)", "MemoryMax", "t", UINT64_C(4) << 30, "TasksMax", "t", UINT64_C(4096),
-                                  "TimeoutStopUSec", "t", 10 * USEC_PER_SEC, "KillMode", "s", "mixed"));
+                                  "userfaultfd", "io_uring_setup", "open_by_handle_at", "keyctl", "add_key",
+                                  "request_key", "SystemCallErrorNumber", "i", EPERM));
+        TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)", "MemoryMax", "t", UINT64_C(4) << 30, "TasksMax", "t",
+                                  UINT64_C(4096), "TimeoutStopUSec", "t", 10 * USEC_PER_SEC, "KillMode", "s", "mixed"));
         return sd_bus_message_append(m, "(sv)(sv)", "OOMPolicy", "s", "continue", "LimitCORE", "t", UINT64_C(0));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * The directory is complete before it gets its name, and loses its name before it is taken apart: at each moment an edit
- * is there whole or not at all.
+ * The directory is complete before it gets its name, and loses its name before it is taken apart: at each moment an
+ * edit is there whole or not at all.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -110,7 +110,8 @@ static int save(const Edit *e) {
         if (r >= 0 && mkdir(path, 0700) < 0)
                 r = -errno;
         if (r >= 0)
-                r = write_file_atomic(AT_FDCWD, file, text, strlen(text), 0600, (uid_t) -1, (gid_t) -1, WRITE_FILE_SYNC);
+                r = write_file_atomic(AT_FDCWD, file, text, strlen(text), 0600, (uid_t) -1, (gid_t) -1,
+                                      WRITE_FILE_SYNC);
         if (r < 0)
                 goto fail;
         parent = open(EDITS_DIR, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -200,8 +201,9 @@ int edit_set_frozen(Edit *e, const char *digest, uint64_t rev) {
         if (!digest)
                 return unlink_noerrno(AT_FDCWD, path, 0);
         text = strprintf("%" PRIu64 " %s", rev, digest);
-        return text ? write_file_atomic(AT_FDCWD, path, text, strlen(text), 0600, (uid_t) -1, (gid_t) -1, WRITE_FILE_SYNC) :
-                      -ENOMEM;
+        return text ? write_file_atomic(AT_FDCWD, path, text, strlen(text), 0600, (uid_t) -1, (gid_t) -1,
+                                        WRITE_FILE_SYNC)
+                    : -ENOMEM;
 }
 
 /* --- start ------------------------------------------------------------------------------------------------------ */
@@ -272,7 +274,8 @@ static int load_one(Manager *m, const char *id) {
                                          error ?: strerror(-r));
         r = store_generation_get(m->store, e->user, e->agent, e->generation, &g);
         if (r == -ENOENT) {
-                log_info("The agent %s/%s, or what its edit stood on, is gone; the edit goes as well.", e->user, e->agent);
+                log_info("The agent %s/%s, or what its edit stood on, is gone; the edit goes as well.", e->user,
+                         e->agent);
                 return remove_directory(id);
         }
         if (r >= 0)

@@ -96,8 +96,8 @@ int method_rollback_environment(sd_bus_message *msg, void *userdata, sd_bus_erro
         if (r < 0)
                 return bus_store_error(m, e, r);
         if (expected && !streq(a->head, expected))
-                return sd_bus_error_setf(e, BUS_ERROR_HEAD_MOVED, "The head of \"%s\" is %s by now; nothing was changed.",
-                                         name, a->head);
+                return sd_bus_error_setf(e, BUS_ERROR_HEAD_MOVED,
+                                         "The head of \"%s\" is %s by now; nothing was changed.", name, a->head);
         r = environment_manifest(g, &d);
         if (r >= 0)
                 r = environment_check_layers(m, d, &layer);
@@ -109,7 +109,8 @@ int method_rollback_environment(sd_bus_message *msg, void *userdata, sd_bus_erro
                 r = store_head_swap(m->store, user, name, a->head_rev,
                                     &(StoreGeneration) { .digest = g->digest }, NULL);
         if (r == -ESTALE)
-                return sd_bus_error_setf(e, BUS_ERROR_HEAD_MOVED, "The head of \"%s\" moved meanwhile; try again.", name);
+                return sd_bus_error_setf(e, BUS_ERROR_HEAD_MOVED, "The head of \"%s\" moved meanwhile; try again.",
+                                         name);
         if (r < 0)
                 return bus_store_error(m, e, r);
         log_info("Environment of %s/%s: the head is generation %" PRIu64 " (%s).", user, name, g->number, g->digest);
@@ -240,9 +241,10 @@ int method_prune_environments(sd_bus_message *msg, void *userdata, sd_bus_error 
         if (r >= 0)
                 r = environment_prune(m, user, name, keep, &result);
         if (r == -EINVAL || r == -ENODATA)
-                return sd_bus_error_set(e, BUS_ERROR_ENVIRONMENT_DAMAGED,
-                                        "A generation's manifest cannot be read, so nobody knows what is needed and nothing "
-                                        "was removed. Run: agentctl env fsck.");
+                return sd_bus_error_set(
+                        e, BUS_ERROR_ENVIRONMENT_DAMAGED,
+                        "A generation's manifest cannot be read, so nobody knows what is needed and nothing "
+                        "was removed. Run: agentctl env fsck.");
         if (r < 0)
                 return bus_store_error(m, e, r);
         if (result.generations > 0 || result.layers > 0)

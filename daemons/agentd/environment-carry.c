@@ -54,8 +54,8 @@ static int has_layers(const Generation *g, char *const *layers) {
 }
 
 /* The chain from HEAD to its parents as far as it is here, oldest first. */
-static int collect_chain(Manager *m, const char *user, const char *name, const StoreGeneration *head, char *const *layers,
-                         sd_json_variant **ret) {
+static int collect_chain(Manager *m, const char *user, const char *name, const StoreGeneration *head,
+                         char *const *layers, sd_json_variant **ret) {
         StoreGeneration *chain[GENERATIONS_MAX];
         _cleanup_free_ char *next = NULL;
         size_t n = 0;
@@ -133,7 +133,8 @@ int method_export_environment(sd_bus_message *msg, void *userdata, sd_bus_error 
         if (r >= 0)
                 r = environment_manifest(g, &d);
         if (r >= 0 && environment_check_layers(m, d, &missing) < 0)
-                return sd_bus_error_setf(e, BUS_ERROR_ENVIRONMENT_DAMAGED, "The layer %s is missing.", strempty(missing));
+                return sd_bus_error_setf(e, BUS_ERROR_ENVIRONMENT_DAMAGED, "The layer %s is missing.",
+                                         strempty(missing));
         if (r >= 0)
                 r = generation_layers(d, &layers);
         if (r >= 0)
@@ -246,7 +247,8 @@ static int add_generation(Carry *c, sd_json_variant *v, char **ret_reason) {
                 return -EINVAL;
         }
         if (uname(&u) < 0 || !streq(g->generation->arch, u.machine)) {
-                *ret_reason = strprintf("the environment is for %s, this machine is %s", g->generation->arch, u.machine);
+                *ret_reason = strprintf("the environment is for %s, this machine is %s", g->generation->arch,
+                                        u.machine);
                 return -EINVAL;
         }
         if (g->note && (strlen(g->note) > 1024 || string_has_cc(g->note)))
@@ -341,7 +343,8 @@ static int make_definition(Operation *o, Definition **ret, char **ret_reason) {
 
                 r = store_service_get(m->store, o->user, *s, &service);
                 if (r == -ENOENT)
-                        *ret_reason = strprintf("it needs the service \"%s\", which %s does not have; add it first", *s, o->user);
+                        *ret_reason = strprintf("it needs the service \"%s\", which %s does not have; add it first", *s,
+                                                o->user);
                 if (r < 0)
                         return r;
         }

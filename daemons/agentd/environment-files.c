@@ -277,8 +277,8 @@ static int remove_layers(Manager *m, const References *refs, char *const *layers
                         r = 0;
                         continue;
                 }
-                /* Moved aside at once, removed by a thread: gigabytes take a while. On a disk that is so full that there is
-                 * no room for a directory, at once: that they go is the point. */
+                /* Moved aside at once, removed by a thread: gigabytes take a while. On a disk that is so full that
+                 * there is no room for a directory, at once: that they go is the point. */
                 if (r >= 0 && !trash)
                         r = layer_store_new_staging(m->layers, &trash);
                 if (r >= 0)

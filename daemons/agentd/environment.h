@@ -52,9 +52,9 @@ typedef struct PruneResult {
 } PruneResult;
 
 /*
- * Forgets all generations of USER's agent NAME (NULL: of all of them; USER NULL: of everybody's) but the KEEP newest, the
- * head, and those that a live run, kept changes or an operation stand on. KEEP 0: none is forgotten. Then removes the
- * files that nobody needs any more, whosever they were.
+ * Forgets all generations of USER's agent NAME (NULL: of all of them; USER NULL: of everybody's) but the KEEP newest,
+ * the head, and those that a live run, kept changes or an operation stand on. KEEP 0: none is forgotten. Then removes
+ * the files that nobody needs any more, whosever they were.
  */
 int environment_prune(Manager *m, const char *user, const char *name, uint64_t keep, PruneResult *ret);
 

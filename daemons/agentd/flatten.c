@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * An environment that is edited again and again becomes a tall stack of layers, and each of them costs at every look-up of a file.
- * When a stack is taller than FLATTEN_ABOVE, its layers above the image are merged into one, beside everything else and
- * with low priority; runs see the same files before and after, and what was begun on the tall stack (an edit, a run with keep)
- * can be frozen on top of the flat one. Whatever goes wrong leaves the environment as it was.
+ * An environment that is edited again and again becomes a tall stack of layers, and each of them costs at every look-up
+ * of a file. When a stack is taller than FLATTEN_ABOVE, its layers above the image are merged into one, beside
+ * everything else and with low priority; runs see the same files before and after, and what was begun on the tall stack
+ * (an edit, a run with keep) can be frozen on top of the flat one. Whatever goes wrong leaves the environment as it
+ * was.
  */
 #include "basic/string-util.h"
 #include "environment.h"
@@ -118,7 +119,12 @@ int flatten_commit(Operation *o, char **ret_error) {
                 return r;
         note = strprintf("%zu layers merged into one", strv_length(o->views[0].layers));
         r = note ? store_head_swap(m->store, o->user, o->subject, a->head_rev,
-                                   &(StoreGeneration) { .digest = digest, .parent = row->digest, .author = (char *) "agentd",
-                                                        .note = note, .manifest = manifest }, NULL) : -ENOMEM;
+                                   &(StoreGeneration){ .digest = digest,
+                                                       .parent = row->digest,
+                                                       .author = (char *) "agentd",
+                                                       .note = note,
+                                                       .manifest = manifest },
+                                   NULL)
+                 : -ENOMEM;
         return r < 0 ? r : free_and_strdup(&o->digest, digest);
 }

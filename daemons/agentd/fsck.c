@@ -137,7 +137,8 @@ static int check_generation(const char *user, const char *name, const StoreGener
         if (r == -ENOMEM)
                 return r;
         if (r < 0) {
-                sentence = strprintf("Generation %" PRIu64 " of %s (%s) is damaged: its manifest does not have its digest.",
+                sentence = strprintf("Generation %" PRIu64
+                                     " of %s (%s) is damaged: its manifest does not have its digest.",
                                      g->number, agent, g->digest);
                 r = sentence ? sd_json_variant_append_array(&users, v) : -ENOMEM;
                 return r < 0 ? r : problem(f, "manifest-damaged", g->digest, users, sentence);
@@ -204,7 +205,8 @@ static int find_orphans(Fsck *f, sd_json_variant **ret) {
 
                 if (strmap_get(refs->layers, *l) || layer_store_open_layer(m->layers, *l, NULL, &size) < 0)
                         continue;
-                r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("digest", *l), SD_JSON_BUILD_PAIR_UNSIGNED("size", size));
+                r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("digest", *l),
+                                   SD_JSON_BUILD_PAIR_UNSIGNED("size", size));
                 if (r >= 0)
                         r = sd_json_variant_append_array(ret, v);
         }
@@ -269,7 +271,8 @@ static void on_verified(int error, const char *message, void *userdata) {
         if (error == -ENOENT)
                 sentence = strprintf("The layer %s is missing.", l->digest);
         else if (error == -EBADMSG)
-                sentence = strprintf("The layer %s is damaged: its bytes do not have the digest of its name.", l->digest);
+                sentence = strprintf("The layer %s is damaged: its bytes do not have the digest of its name.",
+                                     l->digest);
         else if (error < 0)
                 sentence = strprintf("The layer %s cannot be read: %s.", l->digest, message);
         if (error < 0)

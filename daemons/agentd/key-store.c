@@ -135,7 +135,8 @@ int key_store_load(SigningKey **ret) {
         if (r >= 0)
                 r = publish_key(key);
         if (r < 0)
-                return log_error_errno(r, "The key for run tokens (" CREDSTORE "/" CREDENTIAL_NAME ") cannot be used: %m");
+                return log_error_errno(r,
+                                       "The key for run tokens (" CREDSTORE "/" CREDENTIAL_NAME ") cannot be used: %m");
         *ret = TAKE_PTR(key);
         return 0;
 }
@@ -200,8 +201,9 @@ int method_rotate_key(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
                 return sd_bus_error_set(e, SD_BUS_ERROR_ACCESS_DENIED, "Only root may replace the key for run tokens.");
         r = key_store_rotate(m->key, &key);
         if (r == -EBUSY)
-                return sd_bus_error_set(e, SD_BUS_ERROR_LIMITS_EXCEEDED,
-                                        "The key was replaced too often lately; tokens of the earlier ones may be in use.");
+                return sd_bus_error_set(
+                        e, SD_BUS_ERROR_LIMITS_EXCEEDED,
+                        "The key was replaced too often lately; tokens of the earlier ones may be in use.");
         if (r < 0)
                 return sd_bus_error_set_errnof(e, r, "The key cannot be replaced: %s", strerror(-r));
         /* Tokens of live runs stay good: bridge and strong room know all keys that are published. */

@@ -3,7 +3,8 @@
 
 /*
  * Where agentd's signing key rests: encrypted by systemd-creds (by the TPM where there is one, else by the host's key),
- * in /etc/credstore.encrypted. Made on the first start. The public half is put into /run/agentd/keys for those who verify.
+ * in /etc/credstore.encrypted. Made on the first start. The public half is put into /run/agentd/keys for those who
+ * verify.
  */
 
 #include "token/signing-key.h"
@@ -11,6 +12,6 @@
 /* Blocks: for start-up only. */
 int key_store_load(SigningKey **ret);
 
-/* Makes another key in place of OLD, whose public half stays as long as a token of it may live. Blocks as well: a person
- * asks for this, and rarely. -EBUSY: too often. */
+/* Makes another key in place of OLD, whose public half stays as long as a token of it may live. Blocks as well: a
+ * person asks for this, and rarely. -EBUSY: too often. */
 int key_store_rotate(const SigningKey *old, SigningKey **ret);

@@ -57,7 +57,8 @@ int method_open_run_log(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         if (r <= 0)
                 return r < 0 ? r : 1;
         if (m->n_log_streams >= LOG_STREAMS_MAX)
-                return sd_bus_error_set(e, SD_BUS_ERROR_LIMITS_EXCEEDED, "Too many logs are being read. Try again later.");
+                return sd_bus_error_set(e, SD_BUS_ERROR_LIMITS_EXCEEDED,
+                                        "Too many logs are being read. Try again later.");
         if (pipe2(p, O_CLOEXEC) < 0)
                 return -errno;
         reader = p[0];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * agentd-log RUN [--follow]: the journal's entries of one run as lines of JSON: {"message":…,"priority":N,"ts":µs}. Only
- * entries count that are known by trusted fields to come from the run's unit (its output) or from our daemons (what it
- * posted, and its end). With --follow it ends with the run, when agentd says so in the journal.
+ * agentd-log RUN [--follow]: the journal's entries of one run as lines of JSON: {"message":…,"priority":N,"ts":µs}.
+ * Only entries count that are known by trusted fields to come from the run's unit (its output) or from our daemons
+ * (what it posted, and its end). With --follow it ends with the run, when agentd says so in the journal.
  */
 #include <poll.h>
 #include <pwd.h>
@@ -107,7 +107,8 @@ static int run_log(const char *run, bool follow) {
                         break;
                 {
                         /* The reader going away shows as an error of the pipe. */
-                        struct pollfd p[] = { { .fd = sd_journal_get_fd(j), .events = (short) sd_journal_get_events(j) },
+                        struct pollfd p[] = { { .fd = sd_journal_get_fd(j),
+                                                .events = (short) sd_journal_get_events(j) },
                                               { .fd = STDOUT_FILENO } };
 
                         if (poll(p, ELEMENTSOF(p), -1) < 0 || p[1].revents & (POLLERR | POLLHUP))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The Manager's bus face: the vtable. The methods are in *-bus.c by subject; dbus/org.agentd1.Manager.xml documents them. */
+/* The Manager's bus face: the vtable. The methods are in *-bus.c by subject; dbus/org.agentd1.Manager.xml documents
+ * them. */
 #include "bus-util.h"
 
 static int property_version(sd_bus *bus, const char *path, const char *interface, const char *property,
@@ -77,7 +78,8 @@ const sd_bus_vtable manager_vtable[] = {
         METHOD_NO_ARGS("ListEdits", ("a(ssstsb)", edits), method_list_edits),
         METHOD("ExportEnvironment", ("s", agent, "s", generation, "h", fd, "a{sv}", options), ("o", operation),
                method_export_environment),
-        METHOD("ImportEnvironment", ("s", agent, "h", fd, "a{sv}", options), ("o", operation), method_import_environment),
+        METHOD("ImportEnvironment", ("s", agent, "h", fd, "a{sv}", options), ("o", operation),
+               method_import_environment),
         METHOD_NO_ARGS("GetDiskUsage", ("s", document), method_get_disk_usage),
 
         METHOD("DeployRunner", ("h", tar, "a{sv}", options), ("o", operation), method_deploy_runner),

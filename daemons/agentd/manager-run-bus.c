@@ -139,28 +139,33 @@ static int enqueue_error(Manager *m, sd_bus_error *e, int r, const char *user, c
         switch (r) {
         case -ENOENT:
                 return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_AGENT,
-                                         "%s has no agent \"%s\". Create it first: agentctl agent create FILE.", user, name);
+                                         "%s has no agent \"%s\". Create it first: agentctl agent create FILE.", user,
+                                         name);
         case -EEXIST:
                 return sd_bus_error_set(e, BUS_ERROR_IDEMPOTENCY_CONFLICT,
                                         "The idempotency key was used before with another input. Use a new key.");
         case -EBUSY:
                 return sd_bus_error_set(e, BUS_ERROR_QUEUE_FULL, "The queue of this host is full. Try again later.");
         case -EDQUOT:
-                return sd_bus_error_setf(e, BUS_ERROR_QUEUE_FULL, "%s has too many queued runs. Try again later.", user);
+                return sd_bus_error_setf(e, BUS_ERROR_QUEUE_FULL, "%s has too many queued runs. Try again later.",
+                                         user);
         case -ENOBUFS:
                 retention_look(m);
-                return sd_bus_error_setf(e, BUS_ERROR_QUOTA_EXCEEDED,
-                                         "What is kept of %s's finished runs has reached its bound, and what can go by itself is "
-                                         "being removed. Try again later, or make room: agentctl prune-runs.", user);
+                return sd_bus_error_setf(
+                        e, BUS_ERROR_QUOTA_EXCEEDED,
+                        "What is kept of %s's finished runs has reached its bound, and what can go by itself is "
+                        "being removed. Try again later, or make room: agentctl prune-runs.",
+                        user);
         case -ENOSPC:
                 if (retention_check_space(m) == 0) /* full all the same */
                         return bus_store_error(m, e, r);
-                return sd_bus_error_set(e, BUS_ERROR_NO_SPACE,
-                                        "The disk of this host has less free space than agentd leaves to others (KeepFree= in "
-                                        "agentd.conf). Make room; nothing was changed.");
+                return sd_bus_error_set(
+                        e, BUS_ERROR_NO_SPACE,
+                        "The disk of this host has less free space than agentd leaves to others (KeepFree= in "
+                        "agentd.conf). Make room; nothing was changed.");
         case -EUSERS:
-                return sd_bus_error_setf(e, BUS_ERROR_QUEUE_FULL, "Agent \"%s\" has too many queued runs. Try again later.",
-                                         name);
+                return sd_bus_error_setf(e, BUS_ERROR_QUEUE_FULL,
+                                         "Agent \"%s\" has too many queued runs. Try again later.", name);
         default:
                 return bus_store_error(m, e, r);
         }
@@ -190,10 +195,11 @@ int method_execute_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         if (r < 0)
                 return r;
         if (strlen(input) > STORE_INPUT_MAX)
-                return sd_bus_error_setf(e, BUS_ERROR_INPUT_TOO_LARGE,
-                                         "The input has %zu bytes; at most %u are taken. Pass larger data as a file of the "
-                                         "environment or by a service.",
-                                         strlen(input), STORE_INPUT_MAX);
+                return sd_bus_error_setf(
+                        e, BUS_ERROR_INPUT_TOO_LARGE,
+                        "The input has %zu bytes; at most %u are taken. Pass larger data as a file of the "
+                        "environment or by a service.",
+                        strlen(input), STORE_INPUT_MAX);
         r = bus_sender_user(msg, &sender, &caller);
         if (r < 0)
                 return r;
@@ -407,8 +413,9 @@ int method_get_receipt(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
                 return r < 0 ? r : 1;
         r = store_run_get_receipt(m->store, id, &text);
         if (r == -ENOENT)
-                return sd_bus_error_setf(e, BUS_ERROR_RUN_NOT_FINISHED, "Run %s is %s; its receipt is written at its end.",
-                                         id, run_state_to_string(row->state));
+                return sd_bus_error_setf(e, BUS_ERROR_RUN_NOT_FINISHED,
+                                         "Run %s is %s; its receipt is written at its end.", id,
+                                         run_state_to_string(row->state));
         if (r < 0)
                 return bus_store_error(m, e, r);
         return sd_bus_reply_method_return(msg, "s", text);

@@ -112,9 +112,10 @@ static int on_signal(sd_event_source *s, const struct signalfd_siginfo *si, void
 
 static void warn_of_kernel(void) {
         if (landlock_abi() < LANDLOCK_ABI_SCOPES)
-                log_warning("There is no Landlock with scopes here (it needs Linux 6.12, must not be left out of lsm= on the "
-                            "kernel's command line, and not be withheld by a container's filter): an agent's program can "
-                            "read, change and kill the process of the runner that started it.");
+                log_warning(
+                        "There is no Landlock with scopes here (it needs Linux 6.12, must not be left out of lsm= on the "
+                        "kernel's command line, and not be withheld by a container's filter): an agent's program can "
+                        "read, change and kill the process of the runner that started it.");
 }
 
 int manager_new(Manager **ret) {
@@ -311,7 +312,8 @@ int manager_startup(Manager *m) {
         return runner_deploy_shipped(m);
 }
 
-/* Nobody can ask before all of it is known: a call that came earlier would be told that there is none of what there is. */
+/* Nobody can ask before all of it is known: a call that came earlier would be told that there is none of what there is.
+ */
 static void manager_open(Manager *m) {
         int r;
 

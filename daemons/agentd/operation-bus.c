@@ -40,8 +40,8 @@ static int operation_enumerate(sd_bus *bus, const char *prefix, void *userdata, 
         return 1;
 }
 
-static int property_id(sd_bus *bus, const char *path, const char *interface, const char *property, sd_bus_message *reply,
-                       void *userdata, sd_bus_error *e) {
+static int property_id(sd_bus *bus, const char *path, const char *interface, const char *property,
+                       sd_bus_message *reply, void *userdata, sd_bus_error *e) {
         return sd_bus_message_append(reply, "s", ((Operation *) userdata)->id);
 }
 
@@ -75,7 +75,8 @@ static int method_open_result(sd_bus_message *msg, void *userdata, sd_bus_error 
                 return sd_bus_error_setf(e, BUS_ERROR_NO_RESULT, "A %s has no document as its result.",
                                          operation_kind_to_string(o->kind));
         if (o->state == OPERATION_RUNNING)
-                return sd_bus_error_set(e, BUS_ERROR_NO_RESULT, "The operation is under way. Wait for OperationFinished.");
+                return sd_bus_error_set(e, BUS_ERROR_NO_RESULT,
+                                        "The operation is under way. Wait for OperationFinished.");
         /* Opened anew: read-only, with an offset of its own. */
         snprintf(path, sizeof path, "/proc/self/fd/%d", o->result_fd);
         fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -92,7 +93,8 @@ const sd_bus_vtable operation_vtable[] = {
         SD_BUS_PROPERTY("Subject", "s", NULL, offsetof(Operation, subject), SD_BUS_VTABLE_PROPERTY_CONST),
         SD_BUS_PROPERTY("State", "s", property_state, 0, SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
         SD_BUS_PROPERTY("Step", "s", NULL, offsetof(Operation, step), SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
-        SD_BUS_PROPERTY("Progress", "t", NULL, offsetof(Operation, progress), SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
+        SD_BUS_PROPERTY("Progress", "t", NULL, offsetof(Operation, progress),
+                        SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
         SD_BUS_PROPERTY("Detail", "s", NULL, offsetof(Operation, detail), SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
         SD_BUS_PROPERTY("Error", "s", NULL, offsetof(Operation, error_name), SD_BUS_VTABLE_PROPERTY_EMITS_INVALIDATION),
         SD_BUS_VTABLE_END
@@ -115,8 +117,8 @@ void operation_signal_changed(Operation *o) {
 
 void operation_signal_finished(Operation *o) {
         operation_signal_changed(o);
-        sd_bus_emit_signal(o->manager->bus, BUS_PATH, BUS_INTERFACE_MANAGER, "OperationFinished", "soss", o->id, o->path,
-                           operation_state_to_string(o->state), strempty(o->detail));
+        sd_bus_emit_signal(o->manager->bus, BUS_PATH, BUS_INTERFACE_MANAGER, "OperationFinished", "soss", o->id,
+                           o->path, operation_state_to_string(o->state), strempty(o->detail));
 }
 
 int operation_start_and_reply(Manager *m, sd_bus_message *msg, const OperationRequest *request, sd_bus_error *e) {
@@ -129,7 +131,8 @@ int operation_start_and_reply(Manager *m, sd_bus_message *msg, const OperationRe
                                         "Too many operations are under way. Wait for one to end.");
         if (r == -EALREADY)
                 return sd_bus_error_setf(e, BUS_ERROR_TOO_MANY_OPERATIONS,
-                                         "An operation on \"%s\" is under way already. Wait for its end.", request->subject);
+                                         "An operation on \"%s\" is under way already. Wait for its end.",
+                                         request->subject);
         if (r < 0)
                 return bus_store_error(m, e, r);
         return sd_bus_reply_method_return(msg, "o", o->path);
@@ -165,14 +168,15 @@ static int check_new_image(Manager *m, sd_bus_message *msg, const char *name, ui
         if (r <= 0)
                 return r;
         if (!object_name_is_valid(name))
-                return sd_bus_error_set(e, BUS_ERROR_INVALID_NAME,
-                                        "Not a valid name. Names are 1 to 63 of a-z 0-9 . _ - and begin with a letter or "
-                                        "digit.");
+                return sd_bus_error_set(
+                        e, BUS_ERROR_INVALID_NAME,
+                        "Not a valid name. Names are 1 to 63 of a-z 0-9 . _ - and begin with a letter or "
+                        "digit.");
         r = store_image_find(m->store, user, name, &image);
         if (r >= 0 && streq(image->user, user))
                 return sd_bus_error_setf(e, BUS_ERROR_IMAGE_EXISTS,
-                                         "%s has an image \"%s\" already. Choose another name, or remove it first.", user,
-                                         name);
+                                         "%s has an image \"%s\" already. Choose another name, or remove it first.",
+                                         user, name);
         if (r < 0 && r != -ENOENT)
                 return bus_store_error(m, e, r);
         r = store_image_list(m->store, user, count_own, &own);
@@ -259,16 +263,19 @@ int method_build_image(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         if (r < 0)
                 return r;
         if (strv_length(packages) > PACKAGES_MAX)
-                return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION, "At most %u packages can be named.", PACKAGES_MAX);
+                return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION, "At most %u packages can be named.",
+                                         PACKAGES_MAX);
         for (char **p = packages; p && *p; p++)
                 if (!package_name_is_valid(*p))
-                        return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION, "\"%.100s\" is no name of a package.", *p);
+                        return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION, "\"%.100s\" is no name of a package.",
+                                                 *p);
         /* The mirror is reached from the host's network: only the administrator says which. */
         if (mirror && uid != 0)
                 return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION,
                                         "Only root can choose the mirror; others use ImageMirror= of agentd.conf.");
-        if (mirror && (string_has_cc(mirror) || strchr(mirror, ' ') ||
-                       !(startswith(mirror, "http://") || startswith(mirror, "https://") || startswith(mirror, "file:///"))))
+        if (mirror &&
+            (string_has_cc(mirror) || strchr(mirror, ' ') ||
+             !(startswith(mirror, "http://") || startswith(mirror, "https://") || startswith(mirror, "file:///"))))
                 return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION,
                                         "Option mirror must be a URL of http, https or file.");
         return operation_start_and_reply(
@@ -334,9 +341,11 @@ static int freeze_edit(Manager *m, sd_bus_message *msg, const char *user, uid_t 
         int r;
 
         if (!edit)
-                return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_EDIT,
-                                         "The environment of \"%s\" is not being edited, so there is nothing to freeze. "
-                                         "A run's changes are named by option from-run.", name);
+                return sd_bus_error_setf(
+                        e, BUS_ERROR_NO_SUCH_EDIT,
+                        "The environment of \"%s\" is not being edited, so there is nothing to freeze. "
+                        "A run's changes are named by option from-run.",
+                        name);
         if (edit->operation)
                 return edit_in_use(edit, e);
         r = bus_sender_user(msg, &sender, &holder);
@@ -401,9 +410,10 @@ int method_freeze_environment(sd_bus_message *msg, void *userdata, sd_bus_error 
             !streq(run->agent, name))
                 return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_RUN, "Agent \"%s\" has no such run.", name);
         if (!run->keep || !kept_has(m, id))
-                return sd_bus_error_set(e, BUS_ERROR_NOT_FREEZABLE,
-                                        "The run's changes are not there: only a run that was started with \"keep\" and "
-                                        "ended with success can be frozen, once, within a day.");
+                return sd_bus_error_set(
+                        e, BUS_ERROR_NOT_FREEZABLE,
+                        "The run's changes are not there: only a run that was started with \"keep\" and "
+                        "ended with success can be frozen, once, within a day.");
         return operation_start_and_reply(
                 m, msg,
                                &(OperationRequest) { .kind = OPERATION_FREEZE,

@@ -26,7 +26,7 @@ static int commit_image(Operation *o, char **ret_error) {
         int r;
 
         r = store_image_add(o->manager->store,
-                            &(StoreImage) { .user = o->user, .name = o->subject, .digest = o->digest, .size = o->size });
+                            &(StoreImage){ .user = o->user, .name = o->subject, .digest = o->digest, .size = o->size });
         if (r == -EEXIST)
                 *ret_error = strprintf("an image \"%s\" was made meanwhile", o->subject);
         return r;
@@ -102,9 +102,10 @@ static int commit_freeze(Operation *o, char **ret_error) {
                         r = -ESTALE;
         }
         if (r == -ESTALE) {
-                *ret_error = strdup(o->edit ? "the environment was changed after the edit began; roll it back to where "
-                                              "the edit stands, or discard the edit" :
-                                              "the environment was changed after the run began; run it again with --keep");
+                *ret_error = strdup(
+                        o->edit ? "the environment was changed after the edit began; roll it back to where "
+                                  "the edit stands, or discard the edit"
+                                : "the environment was changed after the run began; run it again with --keep");
                 return -ESTALE;
         }
         if (r >= 0)

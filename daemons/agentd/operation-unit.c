@@ -35,7 +35,8 @@ static int build_argv(const Operation *o, char ***ret) {
         if (o->kind == OPERATION_FREEZE && o->edit) {
                 _cleanup_free_ char *view = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/root", o->views[0].id),
                                     *place = operation_edit_place(o),
-                                    *raw = place ? strprintf("%s/upper", place) : NULL, *base = strprintf("%u", (unsigned) o->edit->base);
+                                    *raw = place ? strprintf("%s/upper", place) : NULL,
+                                    *base = strprintf("%u", (unsigned) o->edit->base);
 
                 if (!view || !raw || !base)
                         return -ENOMEM;
@@ -134,10 +135,10 @@ static int append_build_paths(sd_bus_message *m, const Operation *o) {
         TRY(sd_bus_message_append(m, "(sv)(sv)", "ProtectSystem", "s", "strict", "ProtectHome", "s", "yes"));
         TRY(append_strv(m, "ReadWritePaths", (char *[]) { o->staging, NULL }));
         return append_strv(m, "InaccessiblePaths",
-                           (char *[]) { (char *) "-/run/dbus", (char *) "-/run/systemd/private",
-                                        (char *) "-" AGENTD_RUNTIME_DIR "/live", (char *) "-/run/agent-credential",
-                                        (char *) "-/var/lib/agent-credential", (char *) "-" AGENTD_STATE_DIR "/store.db",
-                                        (char *) "-/etc/credstore.encrypted", NULL });
+                           (char *[]){ (char *) "-/run/dbus", (char *) "-/run/systemd/private",
+                                       (char *) "-" AGENTD_RUNTIME_DIR "/live", (char *) "-/run/agent-credential",
+                                       (char *) "-/var/lib/agent-credential", (char *) "-" AGENTD_STATE_DIR "/store.db",
+                                       (char *) "-/etc/credstore.encrypted", NULL });
 }
 
 static int append_bind(sd_bus_message *m, const char *path) {
@@ -219,8 +220,8 @@ int operation_unit_properties(sd_bus_message *m, void *userdata) {
                                     UINT64_C(1) << CAP_DAC_READ_SEARCH | UINT64_C(1) << CAP_FOWNER |
                                     UINT64_C(1) << CAP_FSETID | UINT64_C(1) << CAP_SETFCAP;
         /* mmdebstrap makes a chroot and runs the packages' own scripts in it. */
-        const uint64_t build_caps = files_caps | marks_caps | UINT64_C(1) << CAP_SYS_CHROOT | UINT64_C(1) << CAP_SETUID |
-                                    UINT64_C(1) << CAP_SETGID | UINT64_C(1) << CAP_KILL |
+        const uint64_t build_caps = files_caps | marks_caps | UINT64_C(1) << CAP_SYS_CHROOT |
+                                    UINT64_C(1) << CAP_SETUID | UINT64_C(1) << CAP_SETGID | UINT64_C(1) << CAP_KILL |
                                     UINT64_C(1) << CAP_SYS_PTRACE;
         const uint64_t caps = build ? build_caps : marks ? files_caps | marks_caps : files_caps;
         _cleanup_strv_free_ char **argv = NULL;
@@ -245,14 +246,15 @@ int operation_unit_properties(sd_bus_message *m, void *userdata) {
         TRY(sd_bus_message_append(m, "(sv)(sv)", "CapabilityBoundingSet", "t", caps,
                                   "AmbientCapabilities", "t", UINT64_C(0)));
         if (!build) {
-                TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)(sv)(sv)", "PrivateNetwork", "b", 1, "PrivateDevices", "b", 1,
-                                          "ProtectKernelTunables", "b", 1, "ProtectKernelModules", "b", 1,
+                TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)(sv)(sv)", "PrivateNetwork", "b", 1, "PrivateDevices",
+                                          "b", 1, "ProtectKernelTunables", "b", 1, "ProtectKernelModules", "b", 1,
                                           "ProtectKernelLogs", "b", 1, "ProtectHostname", "b", 1));
                 TRY(sd_bus_message_append(m, "(sv)", "RestrictAddressFamilies", "(bas)", 1, 1, "AF_UNIX"));
-                TRY(sd_bus_message_append(m, "(sv)(sv)(sv)", "RestrictNamespaces", "t", UINT64_C(0), "LockPersonality", "b", 1,
-                                          "RestrictRealtime", "b", 1));
-                TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)", "ProtectControlGroupsEx", "s", "strict", "ProtectProc", "s",
-                                          "invisible", "MemoryDenyWriteExecute", "b", 1, "KeyringMode", "s", "private"));
+                TRY(sd_bus_message_append(m, "(sv)(sv)(sv)", "RestrictNamespaces", "t", UINT64_C(0), "LockPersonality",
+                                          "b", 1, "RestrictRealtime", "b", 1));
+                TRY(sd_bus_message_append(m, "(sv)(sv)(sv)(sv)", "ProtectControlGroupsEx", "s", "strict", "ProtectProc",
+                                          "s", "invisible", "MemoryDenyWriteExecute", "b", 1, "KeyringMode", "s",
+                                          "private"));
                 TRY(sd_bus_message_append(m, "(sv)", "SystemCallFilter", "(bas)", 1, 3, "@system-service", "@chown",
                                           "mknodat"));
                 TRY(sd_bus_message_append(m, "(sv)(sv)", "SystemCallArchitectures", "as", 1, "native",

@@ -128,8 +128,8 @@ static int on_expiry(sd_event_source *s, uint64_t usec, void *userdata) {
         return 0;
 }
 
-/* Usually agent-image has taken its tree away itself, and what is left is a file or two: gone before the end is told. Where
- * it was killed the tree may have millions of files. */
+/* Usually agent-image has taken its tree away itself, and what is left is a file or two: gone before the end is told.
+ * Where it was killed the tree may have millions of files. */
 static void drop_staging(Operation *o) {
         _cleanup_free_ char *tree = strprintf("%s/tree", o->staging), *blobs = strprintf("%s/blobs", o->staging);
 
@@ -148,8 +148,9 @@ static void drop_published(Operation *o) {
         if (r >= 0 && o->published)
                 r = environment_drop_documents(o->manager);
         if (r < 0)
-                log_warning_errno(r, "What operation %s had in the store already cannot be removed, the next prune does: %m",
-                                  o->id);
+                log_warning_errno(
+                        r, "What operation %s had in the store already cannot be removed, the next prune does: %m",
+                        o->id);
 }
 
 void operation_end(Operation *o, OperationState state, const char *detail) {
@@ -167,7 +168,8 @@ void operation_end(Operation *o, OperationState state, const char *detail) {
         o->unit = unit_free(o->unit);
         o->output_fd = safe_close(o->output_fd);
         o->input_fd = safe_close(o->input_fd);
-        /* Where it came to no unit, whoever waits for the end of what they passed would wait as long as our object lives. */
+        /* Where it came to no unit, whoever waits for the end of what they passed would wait as long as our object
+         * lives. */
         for (size_t i = 0; i < ELEMENTSOF(o->stdio); i++)
                 o->stdio[i] = safe_close(o->stdio[i]);
         operation_drop_views(o);
@@ -223,7 +225,8 @@ static void on_session_synced(int error, void *userdata) {
         else if (error < 0) {
                 if (error == -ENOSPC || error == -EDQUOT)
                         (void) free_and_strdup(&o->error_name, "NoSpace");
-                text = strprintf("The session is over, but not all of its changes are on the disk: %s.", strerror(-error));
+                text = strprintf("The session is over, but not all of its changes are on the disk: %s.",
+                                 strerror(-error));
                 operation_end(o, OPERATION_FAILED, strempty(text));
         } else if (o->canceled)
                 operation_end(o, OPERATION_CANCELED, "Canceled.");
@@ -336,8 +339,8 @@ static int check_bounds(Manager *m, const OperationRequest *request) {
         for (size_t i = 0; (o = strmap_next(m->operations, &i));) {
                 if (o->state != OPERATION_RUNNING)
                         continue;
-                if (o->kind == OPERATION_FLATTEN && request->kind == OPERATION_FLATTEN && streq(o->user, request->user) &&
-                    streq(o->subject, request->subject))
+                if (o->kind == OPERATION_FLATTEN && request->kind == OPERATION_FLATTEN &&
+                    streq(o->user, request->user) && streq(o->subject, request->subject))
                         return -EALREADY;
                 edits += o->kind == OPERATION_EDIT && streq(o->user, request->user);
                 if (o->kind == OPERATION_EDIT || o->kind == OPERATION_FLATTEN)
@@ -374,7 +377,8 @@ static void expire_surplus(Manager *m, const char *user) {
                 operation_free(oldest);
 }
 
-/* The time keeps names apart from those of an agentd before us, which may still be ending; sessions are found by theirs. */
+/* The time keeps names apart from those of an agentd before us, which may still be ending; sessions are found by
+ * theirs. */
 static char *unit_name_of(const Operation *o) {
         return o->kind == OPERATION_EDIT ? strprintf("agent-op-%s-%s.service", o->id, o->views[0].id) :
                                            strprintf("agent-op-%s-%" PRIx64 ".service", o->id, now_realtime());
@@ -387,7 +391,8 @@ int operation_begin_unit(Operation *o) {
         if (!unit)
                 return -ENOMEM;
         r = unit_start(o->manager->systemd, unit,
-                       o->kind == OPERATION_EDIT ? edit_unit_properties : operation_unit_properties, on_unit, o, &o->unit);
+                       o->kind == OPERATION_EDIT ? edit_unit_properties : operation_unit_properties, on_unit, o,
+                       &o->unit);
         /* sd-bus has duplicated what it put into the message. */
         o->output_fd = safe_close(o->output_fd);
         for (size_t i = 0; i < ELEMENTSOF(o->stdio); i++)
@@ -447,14 +452,13 @@ static int make_next_view(Operation *o) {
                         continue;
                 if (v->edit && v->edit->size > 0 && !v->disk) {
                         v->disk = true; /* and then here again */
-                        return worker_edit_disk(o->manager->worker, v->id, v->edit->dir, v->edit->size, o->session != NULL,
-                                                on_view, o, &o->worker_slot);
+                        return worker_edit_disk(o->manager->worker, v->id, v->edit->dir, v->edit->size,
+                                                o->session != NULL, on_view, o, &o->worker_slot);
                 }
                 v->made = true;
                 if (v->edit)
-                        return worker_edit(o->manager->worker, v->id, v->layers, v->edit->dir, v->edit->size, v->edit->base,
-                                           on_edit_view, o,
-                                           &o->worker_slot);
+                        return worker_edit(o->manager->worker, v->id, v->layers, v->edit->dir, v->edit->size,
+                                           v->edit->base, on_edit_view, o, &o->worker_slot);
                 return worker_view(o->manager->worker, v->id, v->layers, on_view, o, &o->worker_slot);
         }
         return operation_begin_unit(o);

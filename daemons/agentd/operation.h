@@ -2,10 +2,10 @@
 #pragma once
 
 /*
- * Long work on layers: importing or building an image, freezing a run's changes. The work itself is done by agent-image in
- * a transient unit of its own, sandboxed because what it reads is not trusted. agentd reads its progress from a pipe,
- * checks the digest of what it made, and only then changes anything (publish, then commit). When anything fails, or
- * agentd dies, the staging directory is all that is left, and it is removed.
+ * Long work on layers: importing or building an image, freezing a run's changes. The work itself is done by agent-image
+ * in a transient unit of its own, sandboxed because what it reads is not trusted. agentd reads its progress from a
+ * pipe, checks the digest of what it made, and only then changes anything (publish, then commit). When anything fails,
+ * or agentd dies, the staging directory is all that is left, and it is removed.
  */
 
 #include "async-sync.h"

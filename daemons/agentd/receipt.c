@@ -122,7 +122,8 @@ static int set_swap(sd_json_variant **v, const StoreRun *row, const Run *run) {
         return r < 0 ? r : set(v, "swap", TAKE_PTR(swap));
 }
 
-int run_receipt(Manager *m, const StoreRun *row, const Run *run, const RunEnd *end, uint64_t finished_usec, char **ret) {
+int run_receipt(Manager *m, const StoreRun *row, const Run *run, const RunEnd *end, uint64_t finished_usec,
+                char **ret) {
         _cleanup_json_ sd_json_variant *v = NULL, *times = NULL, *usage = NULL;
         sd_json_variant *calls = NULL, *artifacts = NULL, *debits = NULL;
         _cleanup_free_ char *steps = NULL;

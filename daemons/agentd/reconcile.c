@@ -3,8 +3,8 @@
  * After a start: the store says what was live, PID 1 says what is, the worker and the bridge say what is left. No run
  * dies by our absence, none is started twice, nothing without a run stays.
  *
- * The units of operations, but for sessions in edits, end with the agentd that began them. What they worked on is looked
- * at, and taken away, only when the last of them is over: one that is still being stopped goes on writing.
+ * The units of operations, but for sessions in edits, end with the agentd that began them. What they worked on is
+ * looked at, and taken away, only when the last of them is over: one that is still being stopped goes on writing.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -111,7 +111,8 @@ static void reconcile_row(Manager *m, StoreRun *row) {
                  * the run's fault, so they do not count as MaxAttempts= does; but a run that brings agentd down each
                  * time must not do so for ever. */
                 if (row->attempt >= RESTART_ATTEMPTS_MAX) {
-                        end_row(m, row, RUN_RESULT_SANDBOX_FAILED, "agentd was restarted too often before the run began.");
+                        end_row(m, row, RUN_RESULT_SANDBOX_FAILED,
+                                "agentd was restarted too often before the run began.");
                         return;
                 }
                 r = store_run_requeue(m->store, row->id, row->fence, "agentd was restarted before the run began.", 0);

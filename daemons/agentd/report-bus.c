@@ -34,9 +34,10 @@ int report_error(Manager *m, sd_bus_error *e, int r, const char *id) {
         if (r == -ENOENT || r == -ESTALE || r == -EALREADY)
                 return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_RUN, "Run %s is not live in this attempt.", id);
         if (r == -ENOBUFS)
-                return sd_bus_error_set(e, BUS_ERROR_QUOTA_EXCEEDED,
-                                        "What is kept for the owner of this run has reached its bound. It has room again when "
-                                        "finished runs are removed: agentctl prune-runs.");
+                return sd_bus_error_set(
+                        e, BUS_ERROR_QUOTA_EXCEEDED,
+                        "What is kept for the owner of this run has reached its bound. It has room again when "
+                        "finished runs are removed: agentctl prune-runs.");
         if (r == -E2BIG || r == -EDQUOT)
                 return sd_bus_error_set(e, SD_BUS_ERROR_LIMITS_EXCEEDED, "The run has reached its limit for this.");
         return bus_store_error(m, e, r);
@@ -62,7 +63,8 @@ static int method_report_result(sd_bus_message *msg, void *userdata, sd_bus_erro
                 return sd_bus_error_set(e, BUS_ERROR_INPUT_TOO_LARGE, "The result is too large.");
         r = json_parse(text, strlen(text), &v, &reason);
         if (r < 0)
-                return sd_bus_error_setf(e, BUS_ERROR_INVALID_INPUT, "The result is no valid JSON: %s", strempty(reason));
+                return sd_bus_error_setf(e, BUS_ERROR_INVALID_INPUT, "The result is no valid JSON: %s",
+                                         strempty(reason));
         status = json_string(v, "status");
         if (!status || !(streq(status, "success") || streq(status, "failed")))
                 return sd_bus_error_set(e, BUS_ERROR_INVALID_INPUT, "The result's status must be success or failed.");
@@ -101,7 +103,8 @@ static int method_report_calls(sd_bus_message *msg, void *userdata, sd_bus_error
                 return r;
         while ((r = sd_bus_message_read(msg, "(suss)", &c.id, &attempt, &c.call_id, &c.json)) > 0) {
                 if (n >= CALLS_MAX)
-                        return sd_bus_error_setf(e, SD_BUS_ERROR_LIMITS_EXCEEDED, "More than %u calls at once.", CALLS_MAX);
+                        return sd_bus_error_setf(e, SD_BUS_ERROR_LIMITS_EXCEEDED, "More than %u calls at once.",
+                                                 CALLS_MAX);
                 c.attempt = attempt;
                 calls[n++] = c;
         }
@@ -164,7 +167,8 @@ static int artifact_path(const char *id, const char *name, char **ret) {
         return 0;
 }
 
-/* While it is written it has a name that no artifact can have (they do not begin with a dot), and that is never too long. */
+/* While it is written it has a name that no artifact can have (they do not begin with a dot), and that is never too
+ * long. */
 static int artifact_part_path(const char *id, const char *name, char **ret) {
         char digest[DIGEST_LEN + 1];
         _cleanup_free_ char *part = NULL;
@@ -198,8 +202,9 @@ static int method_begin_artifact(sd_bus_message *msg, void *userdata, sd_bus_err
         if (!run_id_is_valid(id))
                 return report_error(m, e, -ENOENT, "given");
         if (!artifact_name_is_valid(name))
-                return sd_bus_error_set(e, BUS_ERROR_INVALID_NAME,
-                                        "Not a valid name of an artifact: at most 255 bytes, no \"/\", no leading dot.");
+                return sd_bus_error_set(
+                        e, BUS_ERROR_INVALID_NAME,
+                        "Not a valid name of an artifact: at most 255 bytes, no \"/\", no leading dot.");
         if (retention_check_space(m) < 0)
                 return sd_bus_error_set(e, BUS_ERROR_NO_SPACE, "The disk of this host has no room for artifacts.");
         run = strmap_get(m->runs, id);
@@ -217,7 +222,8 @@ static int method_begin_artifact(sd_bus_message *msg, void *userdata, sd_bus_err
                 r = artifact_part_path(id, name, &part);
         if (r < 0)
                 return sd_bus_error_set_errnof(e, r, "The artifact cannot be made: %s", strerror(-r));
-        /* A file of its own each time: another writer of the same name keeps the one before, which nobody commits then. */
+        /* A file of its own each time: another writer of the same name keeps the one before, which nobody commits then.
+         */
         if (unlink(part) < 0 && errno != ENOENT)
                 return sd_bus_error_set_errnof(e, errno, "The artifact cannot be made: %m");
         fd = open(part, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -258,7 +264,8 @@ static int commit_finish(Commit *c, sd_bus_error *e) {
                 return r;
         /* While it was synced another request of the run may have begun, or committed, the same name. */
         part = c->inode != 0 && stat(c->part, &st) >= 0 && st.st_ino == c->inode;
-        if ((!part && (stat(path, &st) < 0 || (c->inode != 0 && st.st_ino != c->inode))) || (uint64_t) st.st_size != c->size)
+        if ((!part && (stat(path, &st) < 0 || (c->inode != 0 && st.st_ino != c->inode))) ||
+            (uint64_t) st.st_size != c->size)
                 return sd_bus_error_set(e, BUS_ERROR_INVALID_INPUT, "The artifact was written anew meanwhile.");
         /* First the bytes under their name, then the row that says so: a row never names what is not there. */
         if (part && renameat2(AT_FDCWD, c->part, AT_FDCWD, path, 0) < 0)
@@ -307,8 +314,8 @@ static int method_commit_artifact(sd_bus_message *msg, void *userdata, sd_bus_er
         if (!c)
                 return -ENOMEM;
         *c = (Commit) { .manager = m, .msg = sd_bus_message_ref(msg), .attempt = attempt, .size = size };
-        if (free_and_strdup(&c->id, id) < 0 || free_and_strdup(&c->name, name) < 0 || free_and_strdup(&c->type, type) < 0 ||
-            artifact_part_path(id, name, &c->part) < 0) {
+        if (free_and_strdup(&c->id, id) < 0 || free_and_strdup(&c->name, name) < 0 ||
+            free_and_strdup(&c->type, type) < 0 || artifact_part_path(id, name, &c->part) < 0) {
                 commit_free(c);
                 return -ENOMEM;
         }

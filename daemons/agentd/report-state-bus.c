@@ -166,12 +166,14 @@ int method_get_run_document(sd_bus_message *msg, void *userdata, sd_bus_error *e
         if (r >= 0 && !streq(other->id, row->id) && !streq_ptr(other->parent, row->id))
                 r = -ENOENT;
         if (r == -ENOENT)
-                return sd_bus_error_set(e, BUS_ERROR_NO_SUCH_ARTIFACT, "There is no such run that this one may know of.");
+                return sd_bus_error_set(e, BUS_ERROR_NO_SUCH_ARTIFACT,
+                                        "There is no such run that this one may know of.");
         if (r < 0)
                 return bus_store_error(m, e, r);
         if (other->has_posted && store_run_get_posted(m->store, id, &result) >= 0)
                 (void) json_parse(result, strlen(result), &posted, NULL);
-        r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("run", other->id), SD_JSON_BUILD_PAIR_STRING("agent", other->agent),
+        r = sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("run", other->id),
+                           SD_JSON_BUILD_PAIR_STRING("agent", other->agent),
                            SD_JSON_BUILD_PAIR_STRING("state", run_state_to_string(other->state)),
                            SD_JSON_BUILD_PAIR_CONDITION(other->state == RUN_FINISHED, "result",
                                                         SD_JSON_BUILD_STRING(run_result_to_string(other->result))),

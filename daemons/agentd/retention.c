@@ -14,8 +14,8 @@
 
 #define ARTIFACTS_DIR AGENTD_STATE_DIR "/artifacts"
 #define PART_PREFIX ".part-" /* report-bus.c */
-/* One batch: so many runs are looked at, and removed up to that many bytes of documents. It is over in a few ms, and then
- * nothing is done for a multiple of the time that it took, so that others have most of it. */
+/* One batch: so many runs are looked at, and removed up to that many bytes of documents. It is over in a few ms, and
+ * then nothing is done for a multiple of the time that it took, so that others have most of it. */
 #define BATCH_RUNS 16U
 #define BATCH_BYTES (UINT64_C(1) << 20)
 #define BATCH_PAUSE_USEC (5 * USEC_PER_MSEC)

@@ -8,7 +8,8 @@
 #include "bus-util.h"
 #include "run.h"
 
-static int run_find(sd_bus *bus, const char *path, const char *interface, void *userdata, void **found, sd_bus_error *e) {
+static int run_find(sd_bus *bus, const char *path, const char *interface, void *userdata, void **found,
+                    sd_bus_error *e) {
         Manager *m = userdata;
         const char *id = startswith(path, BUS_PATH "/run/");
         StoreRun *row;
@@ -89,7 +90,8 @@ static int property_swapped(sd_bus *bus, const char *path, const char *interface
 
 /* What sd-bus hands to a method of a found object is the row. The Manager is the slot's own userdata. */
 static int method_cancel(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
-        return method_cancel_run(msg, sd_bus_slot_get_userdata(sd_bus_get_current_slot(sd_bus_message_get_bus(msg))), e);
+        return method_cancel_run(msg, sd_bus_slot_get_userdata(sd_bus_get_current_slot(sd_bus_message_get_bus(msg))),
+                                 e);
 }
 
 const sd_bus_vtable run_vtable[] = {
@@ -148,10 +150,10 @@ void run_signal_changed(Manager *m, const char *id) {
 
         r = run_object_path(id, &path);
         if (r >= 0)
-                r = sd_bus_emit_properties_changed(m->bus, path, BUS_INTERFACE_RUN, "State", "Result", "Message", "Attempt",
-                                                   "Unit", "Generation", "Environment", "Runner", "RunnerBefore",
-                                                   "RunnerSwapped", "RunnerVerdict", "LayersVerified", "StartedUSec",
-                                                   "FinishedUSec", "DeadlineUSec", NULL);
+                r = sd_bus_emit_properties_changed(m->bus, path, BUS_INTERFACE_RUN, "State", "Result", "Message",
+                                                   "Attempt", "Unit", "Generation", "Environment", "Runner",
+                                                   "RunnerBefore", "RunnerSwapped", "RunnerVerdict", "LayersVerified",
+                                                   "StartedUSec", "FinishedUSec", "DeadlineUSec", NULL);
         if (r < 0)
                 log_warning_errno(r, "Run %s: its change cannot be announced: %m", id);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * The files of a run outside of its root: token (root only; PID 1 hands it in as a credential), input (bound into the root,
- * since all credentials together may have 1 MiB only), the live file by which bridge and strong room know the run, and the task that the bridge serves.
+ * The files of a run outside of its root: token (root only; PID 1 hands it in as a credential), input (bound into the
+ * root, since all credentials together may have 1 MiB only), the live file by which bridge and strong room know the
+ * run, and the task that the bridge serves.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -129,15 +130,16 @@ static int format_task(Run *run, const char *input, size_t input_size, char **re
                 return r;
         r = sd_json_buildo(
                 &v, SD_JSON_BUILD_PAIR_INTEGER("v", 1), SD_JSON_BUILD_PAIR_STRING("run", run->row->id),
-                SD_JSON_BUILD_PAIR_UNSIGNED("attempt", run->row->attempt), SD_JSON_BUILD_PAIR_STRING("agent", run->row->agent),
-                SD_JSON_BUILD_PAIR_STRING("user", run->row->user),
-                SD_JSON_BUILD_PAIR_CONDITION(run->row->session != NULL, "session", SD_JSON_BUILD_STRING(run->row->session)),
+                SD_JSON_BUILD_PAIR_UNSIGNED("attempt", run->row->attempt),
+                SD_JSON_BUILD_PAIR_STRING("agent", run->row->agent), SD_JSON_BUILD_PAIR_STRING("user", run->row->user),
+                SD_JSON_BUILD_PAIR_CONDITION(run->row->session != NULL, "session",
+                                             SD_JSON_BUILD_STRING(run->row->session)),
                 SD_JSON_BUILD_PAIR_CONDITION(run->row->session == NULL, "session", SD_JSON_BUILD_NULL),
                 SD_JSON_BUILD_PAIR_STRING("kind", agent_kind_to_string(d->kind)),
                 SD_JSON_BUILD_PAIR_STRV("command", d->command), SD_JSON_BUILD_PAIR_VARIANT("environment", environment),
                 SD_JSON_BUILD_PAIR_STRV("services", d->services),
-                SD_JSON_BUILD_PAIR_STRING("input_type", is_json ? "json" : "text"), SD_JSON_BUILD_PAIR_STRING("input", input),
-                SD_JSON_BUILD_PAIR_STRING("deadline", when),
+                SD_JSON_BUILD_PAIR_STRING("input_type", is_json ? "json" : "text"),
+                SD_JSON_BUILD_PAIR_STRING("input", input), SD_JSON_BUILD_PAIR_STRING("deadline", when),
                 SD_JSON_BUILD_PAIR("limits",
                                    SD_JSON_BUILD_OBJECT(
                                            SD_JSON_BUILD_PAIR_UNSIGNED("memory", d->limits.memory),
@@ -206,9 +208,9 @@ int run_open_exit_record(const Run *run) {
 }
 
 /*
- * PID 1 may miss how the first process of a PID namespace ended (see agent-init.c), and then says "success". What agent-init
- * wrote is exact. Where it wrote nothing it was itself killed, or never began; an end for a reason of PID 1's own (time,
- * memory) stands in any case.
+ * PID 1 may miss how the first process of a PID namespace ended (see agent-init.c), and then says "success". What
+ * agent-init wrote is exact. Where it wrote nothing it was itself killed, or never began; an end for a reason of PID
+ * 1's own (time, memory) stands in any case.
  */
 void run_read_exit_record(const Run *run, UnitResult *u) {
         _cleanup_free_ char *path = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/exit", run->row->id), *text = NULL;

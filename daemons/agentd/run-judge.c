@@ -54,7 +54,8 @@ static void judge_posted(const char *posted, RunEnd *end) {
                 end_set(end, RUN_RESULT_FAILED, "%.*s", (int) MESSAGE_MAX, message ?: "The agent reported a failure.");
 }
 
-void run_judge(const StoreRun *row, const Definition *definition, const char *posted, const UnitResult *u, RunEnd *end) {
+void run_judge(const StoreRun *row, const Definition *definition, const char *posted, const UnitResult *u,
+               RunEnd *end) {
         const bool exec_kind = definition && definition->kind == AGENT_EXEC;
         const char *program = exec_kind ? "The agent's command" : "The runner";
         bool clean = streq(u->result, "success") && !(u->code == CLD_KILLED || u->code == CLD_DUMPED) && u->status == 0;

@@ -16,7 +16,8 @@ int run_runner_load(Run *run, char **ret_reason) {
         const char *before = run->generation->runner;
         int r;
 
-        r = runner_set_candidates(&run->manager->runners, run->row->user, run->row->agent, run->row->id, run->candidates);
+        r = runner_set_candidates(&run->manager->runners, run->row->user, run->row->agent, run->row->id,
+                                  run->candidates);
         if (r < 0)
                 return r;
         if (r == 0) {
@@ -83,9 +84,10 @@ static void on_node(int error, const char *message, void *userdata) {
         run->worker_slot = worker_slot_unref(run->worker_slot);
         if (r == -ENOENT || r == -ENOEXEC) {
                 /* A fresh sandbox would have the same environment. */
-                _cleanup_free_ char *text = strprintf("The sandbox could not be made (step validate): the environment has no "
-                                                      "program %s, which the runner needs.",
-                                                      run->runner->node ?: RUNNER_IMAGE_NODE);
+                _cleanup_free_ char *text = strprintf(
+                        "The sandbox could not be made (step validate): the environment has no "
+                        "program %s, which the runner needs.",
+                        run->runner->node ?: RUNNER_IMAGE_NODE);
 
                 run_end(run, RUN_RESULT_SANDBOX_FAILED, strempty(text));
                 return;
@@ -106,7 +108,8 @@ void run_runner_settle(Run *run) {
         run->phase = RUN_PHASE_RUNNER;
         r = run_runner_select(run, &reason);
         if (r == -ENOEXEC) {
-                _cleanup_free_ char *text = strprintf("The sandbox could not be made (step validate): %s.", strempty(reason));
+                _cleanup_free_ char *text = strprintf("The sandbox could not be made (step validate): %s.",
+                                                      strempty(reason));
 
                 run_end(run, RUN_RESULT_SANDBOX_FAILED, strempty(text));
                 return;
@@ -155,9 +158,9 @@ static bool is_passing_canary(Run *run) {
  * that goes by share is not folded: the next run most probably has the other one again. *ret_generation stays NULL
  * where there is nothing to do.
  *
- * A warm compile cache does not go with it, because it does not pay for a runner of our size: with node 22 and 24 a filled
- * NODE_COMPILE_CACHE makes its CPU time 0.97 to 0.98 of what it is without, and its request for the task no earlier; node
- * 20 has no such cache.
+ * A warm compile cache does not go with it, because it does not pay for a runner of our size: with node 22 and 24 a
+ * filled NODE_COMPILE_CACHE makes its CPU time 0.97 to 0.98 of what it is without, and its request for the task no
+ * earlier; node 20 has no such cache.
  */
 int run_fold(Run *run, char **ret_generation) {
         _cleanup_(store_generation_freep) StoreGeneration *base = NULL;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * The end of a run: what could outlive it is taken away (token first), its end is stored with the receipt, and only then
- * told. Or, where the platform was at fault and nothing of the agent's ran, it is queued again for a fresh sandbox.
+ * The end of a run: what could outlive it is taken away (token first), its end is stored with the receipt, and only
+ * then told. Or, where the platform was at fault and nothing of the agent's ran, it is queued again for a fresh
+ * sandbox.
  */
 #include <stdarg.h>
 #include <systemd/sd-journal.h>
@@ -171,7 +172,8 @@ void run_settle(Run *run) {
 void run_fail(Run *run, const char *step, int error, const char *message) {
         /* A stop that meets a unit which is still being set up makes that fail. */
         if (run->row->cancel_requested)
-                run_set_end(run, RUN_RESULT_CANCELED, false, "Canceled by %s before it began.", strempty(run->row->cancel_by));
+                run_set_end(run, RUN_RESULT_CANCELED, false, "Canceled by %s before it began.",
+                            strempty(run->row->cancel_by));
         run_set_end(run, RUN_RESULT_SANDBOX_FAILED, true, "The sandbox could not be made (step %s): %s.%s", step,
                 isempty(message) ? strerror(-error) : message,
                 error == -ENOSPC ? " Sandboxes are made in /run, or memory: make room there." : "");
@@ -218,7 +220,8 @@ static int on_unregistered(sd_bus_message *m, void *userdata, sd_bus_error *erro
         return 0;
 }
 
-/* The bridge answers when it has cut the run's connections and has reported every call, so that the receipt is whole. */
+/* The bridge answers when it has cut the run's connections and has reported every call, so that the receipt is whole.
+ */
 static void run_unregister(Run *run) {
         int r;
 

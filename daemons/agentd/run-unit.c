@@ -100,8 +100,8 @@ static int append_environment(sd_bus_message *m, const Run *run) {
         if (run->definition->proxy)
                 TRY(strv_extend(&env, "AGENT_PROXY=http://127.0.0.1:8378"));
         TRY(append_strv(m, "Environment", env));
-        /* An agent of kind command gets its own variables from the runner. This property anybody can read, so they are in
-         * a file. */
+        /* An agent of kind command gets its own variables from the runner. This property anybody can read, so they are
+         * in a file. */
         if (run->definition->kind == AGENT_EXEC && strv_length(run->definition->environment) > 0) {
                 _cleanup_free_ char *path = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/environment", run->row->id);
 
@@ -155,8 +155,8 @@ static int append_binds(sd_bus_message *m, const Run *run, bool check) {
         return sd_bus_message_close_container(m);
 }
 
-/* nproc and its like go by affinity: as many CPUs as the quota covers, taken at random, so that not all runs meet on the
- * first ones. */
+/* nproc and its like go by affinity: as many CPUs as the quota covers, taken at random, so that not all runs meet on
+ * the first ones. */
 static int append_affinity(sd_bus_message *m, unsigned n) {
         cpu_set_t have, want;
         unsigned count, skip;
@@ -215,10 +215,11 @@ static int append_sandbox(sd_bus_message *m, const Run *run) {
         TRY(append_uint64(m, "AmbientCapabilities", 0));
         TRY(append_uint64(m, "RestrictNamespaces", 0));
         TRY(append_bool(m, "BindLogSockets", false));
-        TRY(sd_bus_message_append(m, "(sv)", "RestrictAddressFamilies", "(bas)", 1, 3, "AF_INET", "AF_INET6", "AF_UNIX"));
+        TRY(sd_bus_message_append(m, "(sv)", "RestrictAddressFamilies", "(bas)", 1, 3, "AF_INET", "AF_INET6",
+                                  "AF_UNIX"));
         TRY(sd_bus_message_append(m, "(sv)", "SystemCallFilter", "(bas)", 1, 2, "@system-service", "@pkey"));
-        /* io_uring does without system calls what the filters of families and calls would refuse (it opens sockets of any
-         * family); keyrings and userfaultfd() are nothing but surface of the kernel here. */
+        /* io_uring does without system calls what the filters of families and calls would refuse (it opens sockets of
+         * any family); keyrings and userfaultfd() are nothing but surface of the kernel here. */
         TRY(sd_bus_message_append(m, "(sv)", "SystemCallFilter", "(bas)", 0, 7, "@resources", "@privileged", "@keyring",
                                   "io_uring_setup", "io_uring_enter", "io_uring_register", "userfaultfd"));
         TRY(sd_bus_message_append(m, "(sv)", "SystemCallArchitectures", "as", 1, "native"));
@@ -317,7 +318,8 @@ int run_unit_properties(sd_bus_message *m, void *userdata) {
         TRY(append_command(m, run));
         TRY(append_environment(m, run));
         TRY(append_bool(m, "SetLoginEnvironment", false));
-        /* From a file that only root can read: what is given by SetCredential= or Environment= anybody could read back. */
+        /* From a file that only root can read: what is given by SetCredential= or Environment= anybody could read back.
+         */
         TRY(sd_bus_message_append(m, "(sv)", "LoadCredential", "a(ss)", 1, "token", token));
         TRY(sd_bus_message_append(m, "(sv)", "ExtraFileDescriptors", "a(hs)", 1, record, "exit"));
         TRY(append_sandbox(m, run));
@@ -341,7 +343,8 @@ int run_check_properties(sd_bus_message *m, Run *run, int output_fd, int record_
         limits.tasks = MAX(limits.tasks, UINT64_C(64));
         limits.files = MAX(limits.files, UINT64_C(1024));
         TRY(slice_name(run->row->user, &slice));
-        description = strprintf("Check of the runner %s %s, run %s", run->runner->name, run->runner->version, run->row->id);
+        description = strprintf("Check of the runner %s %s, run %s", run->runner->name, run->runner->version,
+                                run->row->id);
         if (!description)
                 return -ENOMEM;
 

@@ -107,8 +107,8 @@ static void end_damaged(Run *run, const char *digest, int error) {
         const char *what = error == -ENOENT ? "is missing" : "is damaged, its bytes do not have the digest of its name";
         _cleanup_free_ char *hanging = name_hanging(run->manager, run->row->user, digest);
 
-        sd_journal_send("MESSAGE=Run %s: the layer %s %s. What hangs on it: agentctl env fsck", run->row->id, digest, what,
-                        "MESSAGE_ID=" MESSAGE_LAYER_DAMAGED, "PRIORITY=%i", LOG_ERR, "AGENT_LAYER=%s", digest,
+        sd_journal_send("MESSAGE=Run %s: the layer %s %s. What hangs on it: agentctl env fsck", run->row->id, digest,
+                        what, "MESSAGE_ID=" MESSAGE_LAYER_DAMAGED, "PRIORITY=%i", LOG_ERR, "AGENT_LAYER=%s", digest,
                         "AGENT_RUN=%s", run->row->id, NULL);
         /* Also in place of what a run came to that read such bytes. */
         run->end.message = mfree(run->end.message);
@@ -258,7 +258,8 @@ bool run_verify_end(Run *run) {
         if (!run->generation && run->row->generation) { /* taken over from an earlier agentd */
                 _cleanup_(store_generation_freep) StoreGeneration *g = NULL;
 
-                r = store_generation_get(run->manager->store, run->row->user, run->row->agent, run->row->generation, &g);
+                r = store_generation_get(run->manager->store, run->row->user, run->row->agent, run->row->generation,
+                                         &g);
                 if (r < 0 || environment_manifest(g, &run->generation) < 0)
                         return false;
         }

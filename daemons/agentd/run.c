@@ -126,7 +126,8 @@ static void on_unit(Unit *u, UnitEvent event, const char *message, void *userdat
                         run->t_started = now_monotonic();
                         if (run->row->started_usec == 0)
                                 run->row->started_usec = unit_result(u)->started_usec ?: now_realtime();
-                        /* Its own property is to say the same as its receipt; where it cannot be stored, the end cannot. */
+                        /* Its own property is to say the same as its receipt; where it cannot be stored, the end
+                         * cannot. */
                         (void) store_run_set_running(run->manager->store, run->row->id, run->row->fence,
                                                      unit_result(u)->invocation_id, run->row->started_usec, 0, NULL);
                 }
@@ -159,7 +160,8 @@ static void run_start(Run *run) {
         run->phase = RUN_PHASE_START;
         run->t_registered = now_monotonic();
         if (run->row->cancel_requested) {
-                run_set_end(run, RUN_RESULT_CANCELED, false, "Canceled by %s before it began.", strempty(run->row->cancel_by));
+                run_set_end(run, RUN_RESULT_CANCELED, false, "Canceled by %s before it began.",
+                            strempty(run->row->cancel_by));
                 run_settle(run);
                 return;
         }
@@ -416,8 +418,8 @@ void run_begin(Manager *m, StoreRun *row) {
                         r = run_runner_select(run, &reason);
                 if (r < 0) {
                         /* No fresh sandbox would change that. */
-                        run_set_end(run, RUN_RESULT_SANDBOX_FAILED, false, "The sandbox could not be made (step stage): %s.",
-                                reason ?: strerror(-r));
+                        run_set_end(run, RUN_RESULT_SANDBOX_FAILED, false,
+                                    "The sandbox could not be made (step stage): %s.", reason ?: strerror(-r));
                         run_settle(run);
                         return;
                 }

@@ -78,7 +78,8 @@ struct Run {
         uint64_t t_claimed, t_sandbox, t_checked, t_registered, t_started, t_ended;
 };
 
-/* Takes over ROW (claimed: state preparing). Never fails to the caller: a run that cannot go on ends with its reason. */
+/* Takes over ROW (claimed: state preparing). Never fails to the caller: a run that cannot go on ends with its reason.
+ */
 void run_begin(Manager *m, StoreRun *row);
 /* Takes over a row that was live under an earlier agentd in this boot. */
 void run_resume(Manager *m, StoreRun *row);
@@ -90,10 +91,12 @@ DEFINE_CLEANUP(Run *, run_free);
 /* For the parts of a run that live in files of their own. */
 /* Between run.c and run-settle.c. */
 void run_register(Run *run);
-void run_set_end(Run *run, RunResult result, bool retry, const char *format, ...) _printf_(4, 5); /* the first one counts */
+void run_set_end(Run *run, RunResult result, bool retry, const char *format, ...)
+        _printf_(4, 5);                                                        /* the first one counts */
 void run_settle(Run *run);                                                     /* the end must be set */
 bool run_bridge_try_again(Run *run, const sd_bus_error *e);                    /* true where another try was arranged */
-void run_fail(Run *run, const char *step, int error, const char *message); /* the platform's fault; a retry may follow */
+void run_fail(Run *run, const char *step, int error,
+              const char *message); /* the platform's fault; a retry may follow */
 void run_end(Run *run, RunResult result, const char *message);             /* for good */
 void run_compose(Run *run);            /* makes the sandbox, of layers that are right: run-verify.c */
 void run_compose_now(Run *run);        /* the second half of it */
@@ -113,7 +116,8 @@ void run_runner_settle(Run *run);      /* after compose; ends in one of the abov
 void run_runner_done(Run *run);
 int run_fold(Run *run, char **ret_generation);
 
-/* runner-check.c: `node --check` of all scripts of a runner, in the sandbox of one of the runs that wait for the verdict. */
+/* runner-check.c: `node --check` of all scripts of a runner, in the sandbox of one of the runs that wait for the
+ * verdict. */
 int runner_check_join(Run *run);
 /* The run does not wait any more; another one's sandbox takes its place. */
 void runner_check_leave(Run *run);

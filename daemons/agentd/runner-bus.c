@@ -39,7 +39,8 @@ static int read_agents(sd_bus_message *msg, const char *sender, char **list, sd_
             sd_bus_message_exit_container(msg) < 0)
                 return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION, "Option agents must be an array of strings.");
         if (!refs || !refs[0] || strv_length(refs) > AGENTS_MAX)
-                return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION, "Option agents names 1 to %u agents.", AGENTS_MAX);
+                return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION, "Option agents names 1 to %u agents.",
+                                         AGENTS_MAX);
         for (char **a = refs; *a; a++) {
                 r = add_agent(list, *a, sender, e);
                 if (r < 0)
@@ -82,7 +83,8 @@ static int read_options(sd_bus_message *msg, const char *sender, DeployOptions *
                                 return r;
                 } else
                         return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION,
-                                                 "There is no option \"%.64s\". Options are agents, canary, note.", key);
+                                                 "There is no option \"%.64s\". Options are agents, canary, note.",
+                                                 key);
                 r = sd_bus_message_exit_container(msg);
                 if (r < 0)
                         return r;
@@ -130,7 +132,8 @@ int method_deploy_runner(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
                 e);
 }
 
-/* --- the list ------------------------------------------------------------------------------------------------------ */
+/* --- the list ------------------------------------------------------------------------------------------------------
+ */
 
 static int append_agents(sd_bus_message *m, const char *list) {
         int r;
@@ -190,8 +193,9 @@ static int append_runner(ListContext *c, const StoreRunner *x) {
 
         r = sd_bus_message_open_container(m, 'r', "sssstssuasa(sbts)");
         if (r >= 0)
-                r = sd_bus_message_append(m, "sssstssu", x->digest, x->name, x->version, store_runner_state_to_string(x->state),
-                                          x->created_usec, x->author, strempty(x->note), (uint32_t) x->percent);
+                r = sd_bus_message_append(m, "sssstssu", x->digest, x->name, x->version,
+                                          store_runner_state_to_string(x->state), x->created_usec, x->author,
+                                          strempty(x->note), (uint32_t) x->percent);
         if (r >= 0)
                 r = append_agents(m, x->agents);
         if (r >= 0)
@@ -222,7 +226,8 @@ int method_list_runners(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         return bus_list_send(reply);
 }
 
-/* --- moves --------------------------------------------------------------------------------------------------------- */
+/* --- moves ---------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct FindContext {
         const char *ref;
@@ -254,7 +259,8 @@ static int resolve(Manager *m, const char *ref, char ret[static DIGEST_LEN + 1],
                 return bus_store_error(m, e, r);
         if (f.n != 1)
                 return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_RUNNER,
-                                         f.n == 0 ? "There is no runner %s." : "More than one runner begins with %s.", ref);
+                                         f.n == 0 ? "There is no runner %s." : "More than one runner begins with %s.",
+                                         ref);
         memcpy(ret, f.digest, DIGEST_LEN + 1);
         return 0;
 }
@@ -343,8 +349,9 @@ int method_remove_runner(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
                 return r;
         r = store_runner_remove(m->store, digest);
         if (r == -EBUSY)
-                return sd_bus_error_set(e, BUS_ERROR_RUNNER_IN_USE,
-                                        "It is the current runner, or the canary. Deploy, roll back or withdraw first.");
+                return sd_bus_error_set(
+                        e, BUS_ERROR_RUNNER_IN_USE,
+                        "It is the current runner, or the canary. Deploy, roll back or withdraw first.");
         if (r < 0)
                 return bus_store_error(m, e, r);
         runner_changed(m);

@@ -42,12 +42,12 @@ static void check_free(RunnerCheck *c) {
 }
 
 static void announce(RunnerCheck *c, const char *reason) {
-        sd_journal_send("MESSAGE=Runner %s (%s %s) is quarantined for the node %s: %s", c->runner->digest, c->runner->name,
-                        c->runner->version, c->node, reason, "MESSAGE_ID=" MESSAGE_RUNNER_QUARANTINED, "PRIORITY=%i",
-                        LOG_WARNING, "AGENT_RUNNER=%s", c->runner->digest, "AGENT_NODE=%s", c->node, "AGENT_REASON=%s",
-                        reason, "AGENT_RUN=%s", c->owner->row->id, NULL);
-        sd_bus_emit_signal(c->manager->bus, BUS_PATH, BUS_INTERFACE_MANAGER, "RunnerQuarantined", "sss", c->runner->digest,
-                           c->node, reason);
+        sd_journal_send("MESSAGE=Runner %s (%s %s) is quarantined for the node %s: %s", c->runner->digest,
+                        c->runner->name, c->runner->version, c->node, reason, "MESSAGE_ID=" MESSAGE_RUNNER_QUARANTINED,
+                        "PRIORITY=%i", LOG_WARNING, "AGENT_RUNNER=%s", c->runner->digest, "AGENT_NODE=%s", c->node,
+                        "AGENT_REASON=%s", reason, "AGENT_RUN=%s", c->owner->row->id, NULL);
+        sd_bus_emit_signal(c->manager->bus, BUS_PATH, BUS_INTERFACE_MANAGER, "RunnerQuarantined", "sss",
+                           c->runner->digest, c->node, reason);
 }
 
 /* All that wait, the owner first; the check is gone before anybody is told. */
@@ -74,8 +74,8 @@ static void check_tell(RunnerCheck *c, CheckVerdict verdict, const char *reason)
 static void check_end(RunnerCheck *c, CheckVerdict verdict, const char *reason) {
         int r;
 
-        /* Where the runner brings its own node along, that is part of it: what goes wrong in a second sandbox too is the
-         * runner's fault. */
+        /* Where the runner brings its own node along, that is part of it: what goes wrong in a second sandbox too is
+         * the runner's fault. */
         if (verdict == CHECK_ERROR && c->runner->node && c->owner->row->attempt > 1)
                 verdict = CHECK_BROKEN;
         if (verdict != CHECK_ERROR) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* How a check ends: agent-check's exit status, and what agentd makes of it. Apart from runner-check.c, so that it can be
- * tried without units. */
+/* How a check ends: agent-check's exit status, and what agentd makes of it. Apart from runner-check.c, so that it can
+ * be tried without units. */
 
 enum {
         CHECK_STATUS_NONE = -1,        /* agent-check did not come to an end */
@@ -20,6 +20,6 @@ typedef enum CheckVerdict {
         CHECK_ERROR,  /* the check itself went wrong: node, sandbox or time */
 } CheckVerdict;
 
-/* STATUS is agent-check's own word, RESULT PID 1's; OUTPUT is what node said last. *ret_reason is a sentence, or "FILE:LINE: message" where
- * the runner is broken; it stays NULL where all is well. */
+/* STATUS is agent-check's own word, RESULT PID 1's; OUTPUT is what node said last. *ret_reason is a sentence, or
+ * "FILE:LINE: message" where the runner is broken; it stays NULL where all is well. */
 CheckVerdict runner_check_judge(const char *output, const char *result, int status, char **ret_reason);

@@ -10,7 +10,8 @@ void runner_changed(Manager *m) {
 
         r = runner_set_load(m->store, &m->runners);
         if (r < 0)
-                log_error_errno(r, "The runners cannot be read, the ones known before stay in use: %s", store_error(m->store));
+                log_error_errno(r, "The runners cannot be read, the ones known before stay in use: %s",
+                                store_error(m->store));
         manager_dispatch_soon(m);
 }
 
@@ -75,7 +76,8 @@ static int look_at_row(const StoreRunner *row, void *userdata) {
 void runner_shipped_done(Operation *o) {
         if (o->state != OPERATION_DONE)
                 log_error("The shipped runner (%s) cannot be used, %s: %s", o->deploy.from,
-                          runner_set_current(&o->manager->runners) ? "the last good one stays" : "and there is no other",
+                          runner_set_current(&o->manager->runners) ? "the last good one stays"
+                                                                   : "and there is no other",
                           strempty(o->detail));
         manager_runners_ready(o->manager);
 }

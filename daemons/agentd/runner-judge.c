@@ -81,15 +81,16 @@ CheckVerdict runner_check_judge(const char *output, const char *result, int stat
                 int status;
                 const char *reason;
         } errors[] = {
-                { CHECK_STATUS_BLIND, "node ends with 0 but does not check: it accepted a script that is no JavaScript" },
+                { CHECK_STATUS_BLIND,
+                  "node ends with 0 but does not check: it accepted a script that is no JavaScript" },
                 { CHECK_STATUS_TIMED_OUT, "node --check did not end in time (RunnerCheckTimeout=)" },
                 { CHECK_STATUS_KILLED, "node --check was killed by a signal" },
                 { CHECK_STATUS_NOT_STARTED, "node cannot be executed in the environment" },
         };
         _cleanup_free_ char *line = NULL;
 
-        /* PID 1 may take any exit status of the first process of a PID namespace for a success, but what it says of memory
-         * and time is right. */
+        /* PID 1 may take any exit status of the first process of a PID namespace for a success, but what it says of
+         * memory and time is right. */
         if (streq(result, "success") || streq(result, "exit-code")) {
                 if (status == 0)
                         return CHECK_OK;

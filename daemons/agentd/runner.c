@@ -121,7 +121,8 @@ static bool is_named(const char *list, const char *user, const char *agent) {
         size_t u = strlen(user), a = strlen(agent);
 
         for (const char *p = list; p && *p; p += strcspn(p, " "), p += *p == ' ')
-                if (strcspn(p, " ") == u + 1 + a && memcmp(p, user, u) == 0 && p[u] == '/' && memcmp(p + u + 1, agent, a) == 0)
+                if (strcspn(p, " ") == u + 1 + a && memcmp(p, user, u) == 0 && p[u] == '/' &&
+                    memcmp(p + u + 1, agent, a) == 0)
                         return true;
         return false;
 }

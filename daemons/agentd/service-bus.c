@@ -95,8 +95,8 @@ static int agent_uses(const StoreAgent *a, void *userdata) {
         _cleanup_(definition_freep) Definition *d = NULL;
         UserOf *u = userdata;
 
-        if (u->agent ||
-            definition_parse(a->definition, strlen(a->definition), u->manager->settings, DEFINITION_STORED, &d, NULL) < 0)
+        if (u->agent || definition_parse(a->definition, strlen(a->definition), u->manager->settings, DEFINITION_STORED,
+                                         &d, NULL) < 0)
                 return 0;
         return strv_contains(d->services, u->service) ? free_and_strdup(&u->agent, a->name) : 0;
 }

@@ -327,14 +327,16 @@ static int settings_check(const Settings *s, char **ret_error) {
                 }
         if (s->max_age_usec < s->idempotency_window_usec) {
                 if (ret_error)
-                        *ret_error = strdup("agentd.conf: MaxAge= is below IdempotencyWindow=, for which a run with a key has to "
-                                            "stay.");
+                        *ret_error = strdup(
+                                "agentd.conf: MaxAge= is below IdempotencyWindow=, for which a run with a key has to "
+                                "stay.");
                 return -EINVAL;
         }
         if (s->maximum.timeout_usec > TIMEOUT_MAX_USEC) {
                 if (ret_error)
-                        *ret_error = strdup("agentd.conf: MaxTimeout= is above 30 days, which is as long as a run's token "
-                                            "can be good for.");
+                        *ret_error = strdup(
+                                "agentd.conf: MaxTimeout= is above 30 days, which is as long as a run's token "
+                                "can be good for.");
                 return -EINVAL;
         }
         return 0;

@@ -117,8 +117,8 @@ static void unit_evaluate(Unit *u) {
                 if (u->job_failed && !u->told_running) {
                         char text[128];
 
-                        snprintf(text, sizeof text, "the unit could not be set up (%s, status %d)", u->now.result.result,
-                                 u->now.result.status);
+                        snprintf(text, sizeof text, "the unit could not be set up (%s, status %d)",
+                                 u->now.result.result, u->now.result.status);
                         unit_tell(u, UNIT_START_FAILED, text);
                 } else
                         unit_tell(u, UNIT_ENDED, NULL);
@@ -147,8 +147,8 @@ static void unit_refresh_later(Unit *u) {
                 log_warning_errno(r, "%s: cannot be asked for again soon: %m", u->name); /* on_poll() will */
 }
 
-/* After a look at the unit: the start of which no word came, because PID 1 was replaced with our call in hand, or because
- * JobRemoved was lost. False where nothing can be said of the unit yet. */
+/* After a look at the unit: the start of which no word came, because PID 1 was replaced with our call in hand, or
+ * because JobRemoved was lost. False where nothing can be said of the unit yet. */
 static bool unit_settle_start(Unit *u) {
         int r;
 
@@ -171,7 +171,8 @@ static bool unit_settle_start(Unit *u) {
         u->properties = NULL;
         u->job_done = true;
         /* As in the words of systemd.exec(5): these are its own. */
-        u->job_failed = streq(u->now.active_state, "failed") && u->now.result.status >= 200 && u->now.result.status <= 243;
+        u->job_failed = streq(u->now.active_state, "failed") && u->now.result.status >= 200 &&
+                        u->now.result.status <= 243;
         return true;
 }
 
@@ -187,7 +188,8 @@ static int on_properties(sd_bus_message *m, void *userdata, sd_bus_error *error)
         }
         if (e) {
                 /* The unit is not loaded (any more). For one that we pinned this cannot be, unless PID 1 lost it. */
-                if (sd_bus_error_has_name(e, SD_BUS_ERROR_UNKNOWN_OBJECT) || sd_bus_error_has_name(e, "org.freedesktop.systemd1.NoSuchUnit")) {
+                if (sd_bus_error_has_name(e, SD_BUS_ERROR_UNKNOWN_OBJECT) ||
+                    sd_bus_error_has_name(e, "org.freedesktop.systemd1.NoSuchUnit")) {
                         u->job_done = true;
                         snprintf(u->now.load_state, sizeof u->now.load_state, "%s", "not-found");
                         snprintf(u->now.active_state, sizeof u->now.active_state, "%s", "inactive");
@@ -215,8 +217,8 @@ static int unit_refresh(Unit *u) {
                 u->dirty = true;
                 return 0;
         }
-        return sd_bus_call_method_async(u->client->bus, &u->get_slot, SD_NAME, u->path, "org.freedesktop.DBus.Properties",
-                                        "GetAll", on_properties, u, "s", "");
+        return sd_bus_call_method_async(u->client->bus, &u->get_slot, SD_NAME, u->path,
+                                        "org.freedesktop.DBus.Properties", "GetAll", on_properties, u, "s", "");
 }
 
 static int on_job_removed(sd_bus_message *m, void *userdata, sd_bus_error *error) {
@@ -294,7 +296,8 @@ int systemd_client_new(sd_bus *bus, SystemdClient **ret) {
         r = errands_new(bus, &c->errands);
         if (r < 0)
                 return r;
-        r = sd_bus_match_signal(bus, &c->job_removed_slot, SD_NAME, SD_PATH, SD_MANAGER, "JobRemoved", on_job_removed, c);
+        r = sd_bus_match_signal(bus, &c->job_removed_slot, SD_NAME, SD_PATH, SD_MANAGER, "JobRemoved", on_job_removed,
+                                c);
         if (r < 0)
                 return r;
         r = sd_bus_add_match(bus, &c->properties_slot,
@@ -440,8 +443,8 @@ int unit_attach(SystemdClient *c, const char *name, unit_event_handler_t handler
         if (r < 0)
                 return r;
         u->attached = u->job_done = true;
-        r = sd_bus_call_method_async(c->bus, &u->start_slot, SD_NAME, SD_PATH, SD_MANAGER, "RefUnit", on_ref_reply, u, "s",
-                                     name);
+        r = sd_bus_call_method_async(c->bus, &u->start_slot, SD_NAME, SD_PATH, SD_MANAGER, "RefUnit", on_ref_reply, u,
+                                     "s", name);
         if (r < 0)
                 return r;
         *ret = TAKE_PTR(u);
@@ -473,8 +476,8 @@ Unit *unit_forget(Unit *u) {
                 return NULL;
         if (u->path) {
                 strmap_remove(u->client->units, u->path);
-                sd_bus_call_method_async(u->client->bus, NULL, SD_NAME, SD_PATH, SD_MANAGER, "UnrefUnit", NULL, NULL, "s",
-                                         u->name);
+                sd_bus_call_method_async(u->client->bus, NULL, SD_NAME, SD_PATH, SD_MANAGER, "UnrefUnit", NULL, NULL,
+                                         "s", u->name);
         }
         if (u->job)
                 strmap_remove(u->client->jobs, u->job);

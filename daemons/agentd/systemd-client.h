@@ -50,9 +50,9 @@ int unit_start(SystemdClient *c, const char *name, unit_properties_t properties,
                void *userdata, Unit **ret);
 /* Watches a unit that an earlier agentd started. */
 int unit_attach(SystemdClient *c, const char *name, unit_event_handler_t handler, void *userdata, Unit **ret);
-/* For a unit whose processes all end with its program (PrivatePIDs=), right after unit_start() or unit_attach(): one that
- * ended well stays as it is, "active (exited)", until unit_free(). So whoever stores the end before that can be killed at any
- * moment: the next one finds the unit and its result. */
+/* For a unit whose processes all end with its program (PrivatePIDs=), right after unit_start() or unit_attach(): one
+ * that ended well stays as it is, "active (exited)", until unit_free(). So whoever stores the end before that can be
+ * killed at any moment: the next one finds the unit and its result. */
 void unit_hold(Unit *u);
 /* SIGTERM, then SIGKILL after the unit's TimeoutStopSec. Repeating it is harmless. */
 int unit_stop(Unit *u);

@@ -88,8 +88,8 @@ static int on_reply(sd_bus_message *m, void *userdata, sd_bus_error *ret_error) 
 
         e->slot = sd_bus_slot_unref(e->slot);
         if (error && errand_peer_is_away(error) && ++e->tries < TRIES_MAX &&
-            sd_event_add_time_relative(sd_bus_get_event(e->errands->bus), &e->timer, CLOCK_MONOTONIC, RETRY_USEC, 0, on_timer,
-                                       e) >= 0)
+            sd_event_add_time_relative(sd_bus_get_event(e->errands->bus), &e->timer, CLOCK_MONOTONIC, RETRY_USEC, 0,
+                                       on_timer, e) >= 0)
                 return 0;
         if (error && !sd_bus_error_has_name(error, "org.freedesktop.systemd1.NoSuchUnit") &&
             !sd_bus_error_has_name(error, "org.freedesktop.systemd1.NoSuchProcess"))
@@ -101,14 +101,14 @@ static int on_reply(sd_bus_message *m, void *userdata, sd_bus_error *ret_error) 
 static int errand_send(Errand *e) {
         switch (e->kind) {
         case ERRAND_STOP:
-                return sd_bus_call_method_async(e->errands->bus, &e->slot, SD_NAME, SD_PATH, SD_MANAGER, "StopUnit", on_reply,
-                                                e, "ss", e->unit, "replace");
+                return sd_bus_call_method_async(e->errands->bus, &e->slot, SD_NAME, SD_PATH, SD_MANAGER, "StopUnit",
+                                                on_reply, e, "ss", e->unit, "replace");
         case ERRAND_KILL:
-                return sd_bus_call_method_async(e->errands->bus, &e->slot, SD_NAME, SD_PATH, SD_MANAGER, "KillUnit", on_reply,
-                                                e, "ssi", e->unit, "all", e->signal);
+                return sd_bus_call_method_async(e->errands->bus, &e->slot, SD_NAME, SD_PATH, SD_MANAGER, "KillUnit",
+                                                on_reply, e, "ssi", e->unit, "all", e->signal);
         case ERRAND_RESET:
-                return sd_bus_call_method_async(e->errands->bus, &e->slot, SD_NAME, SD_PATH, SD_MANAGER, "ResetFailedUnit",
-                                                on_reply, e, "s", e->unit);
+                return sd_bus_call_method_async(e->errands->bus, &e->slot, SD_NAME, SD_PATH, SD_MANAGER,
+                                                "ResetFailedUnit", on_reply, e, "s", e->unit);
         }
         return -EINVAL;
 }
@@ -119,7 +119,9 @@ int errand_run(Errands *errands, ErrandKind kind, const char *unit, int signal) 
 
         if (!e)
                 return -ENOMEM;
-        *e = (Errand) { .errands = errands, .kind = kind, .unit = strdup(unit), .signal = signal, .next = errands->first };
+        *e = (Errand){
+                .errands = errands, .kind = kind, .unit = strdup(unit), .signal = signal, .next = errands->first
+        };
         if (e->next)
                 e->next->previous = e;
         errands->first = e;

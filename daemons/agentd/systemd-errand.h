@@ -3,8 +3,9 @@
 
 /*
  * Calls of PID 1 that must get through, though nobody waits for their answer: to stop a unit, to kill its processes, to
- * forget that it failed. While PID 1 is being replaced (daemon-reexec) or the bus is not there for it, they are sent again
- * until they were answered; that the unit is not there (any more) is an answer. They go when the Errands are freed.
+ * forget that it failed. While PID 1 is being replaced (daemon-reexec) or the bus is not there for it, they are sent
+ * again until they were answered; that the unit is not there (any more) is an answer. They go when the Errands are
+ * freed.
  */
 
 #include <systemd/sd-bus.h>
@@ -30,5 +31,6 @@ DEFINE_CLEANUP(Errands *, errands_free);
 /* SIGNAL is for ERRAND_KILL. */
 int errand_run(Errands *e, ErrandKind kind, const char *unit, int signal);
 
-/* True for errors that mean "not there just now": the peer went away with the call in hand, or is just being started. */
+/* True for errors that mean "not there just now": the peer went away with the call in hand, or is just being started.
+ */
 bool errand_peer_is_away(const sd_bus_error *e);

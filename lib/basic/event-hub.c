@@ -55,7 +55,8 @@ static void hub_turn(EventHub *h) {
                         continue;
                 revents = e->events & (w->wanted | EPOLLERR | EPOLLHUP);
                 if (w->armed != w->wanted)
-                        (void) watch_arm(w, w->wanted); /* it woke us, perhaps for nothing: now the kernel has to know */
+                        (void) watch_arm(w,
+                                         w->wanted); /* it woke us, perhaps for nothing: now the kernel has to know */
                 if (revents != 0 && w->wanted != 0)
                         w->callback(revents, w->userdata);
         }

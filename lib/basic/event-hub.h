@@ -4,11 +4,11 @@
 /*
  * Thousands of file descriptors behind one source of an sd-event loop. sd-event dispatches one source for each call of
  * epoll_wait(), and the kernel then looks again at all that are ready: with n of them at once the work is n². A hub has
- * an epoll set of its own; when the loop comes to it, it takes up to HUB_BATCH events in one go and dispatches them all,
- * then the tasks that were queued meanwhile, and gives the loop back to its other sources.
+ * an epoll set of its own; when the loop comes to it, it takes up to HUB_BATCH events in one go and dispatches them
+ * all, then the tasks that were queued meanwhile, and gives the loop back to its other sources.
  *
- * What a watch waits for is told to the kernel late: bits that are not wanted any more stay until they would wake us. So
- * a connection that goes from reading to idle and back costs no system call.
+ * What a watch waits for is told to the kernel late: bits that are not wanted any more stay until they would wake us.
+ * So a connection that goes from reading to idle and back costs no system call.
  *
  * Objects are embedded in what they belong to, zero-initialised, and must not move while they are in use. All functions
  * may be called from within callbacks, also for a watch or task whose turn would be next.

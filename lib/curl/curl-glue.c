@@ -34,7 +34,8 @@ struct CurlGlue {
         HubTask timeout, finished, start;
         CurlTransfer *waiting, *last_waiting; /* for their turn to make a connection */
         sd_event_source *patience;
-        unsigned n_own, n_running; /* connections to servers that are open, or being made; transfers in libcurl's hands */
+        unsigned n_own,
+                n_running; /* connections to servers that are open, or being made; transfers in libcurl's hands */
         unsigned n_connecting;     /* of the present round */
         unsigned round;
         CurlSocket **sockets; /* by their numbers */
@@ -296,7 +297,8 @@ static int patience_arm(CurlGlue *g) {
         int enabled, r;
 
         if (!g->patience)
-                return sd_event_add_time_relative(g->event, &g->patience, CLOCK_MONOTONIC, PATIENCE_USEC, 1, on_patience, g);
+                return sd_event_add_time_relative(g->event, &g->patience, CLOCK_MONOTONIC, PATIENCE_USEC, 1,
+                                                  on_patience, g);
         r = sd_event_source_get_enabled(g->patience, &enabled);
         if (r < 0 || enabled != SD_EVENT_OFF)
                 return r;
@@ -465,7 +467,8 @@ static CURLcode set_up_tls(CURL *easy, void *context, void *userdata) {
         if (!store)
                 return CURLE_SSL_CACERT_BADFILE;
         SSL_CTX_set1_cert_store(context, store);
-        /* Connections that wait between two events keep no buffers: 34 KiB each, which thousands of streams would feel. */
+        /* Connections that wait between two events keep no buffers: 34 KiB each, which thousands of streams would feel.
+         */
         SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);
         return CURLE_OK;
 }

@@ -111,8 +111,8 @@ static void connection_update(HttpConnection *c) {
                 events |= EPOLLIN;
         if (c->out.size > 0)
                 events |= EPOLLOUT;
-        /* In a tunnel a client that has sent all may still be reading; its end is read like everything else. So is that of
-         * a body, of which there may be more in the kernel than we have room for. */
+        /* In a tunnel a client that has sent all may still be reading; its end is read like everything else. So is that
+         * of a body, of which there may be more in the kernel than we have room for. */
         if (!c->peer_eof && !is_tunnel(c) && !wants_rest_of_body(c))
                 events |= EPOLLRDHUP;
         /* After the end of a client that has nothing more to take, not even its hang-up is waited for: it would be

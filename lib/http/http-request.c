@@ -122,8 +122,9 @@ bool http_request_body_received(const HttpRequest *req) {
 }
 
 static void refuse_held(HttpRequest *req) {
-        http_problem(req, 503, "too-much-at-once", "Too many large requests and answers are under way; try again later.",
-                     &(HttpField) { "Retry-After", "1" }, 1);
+        http_problem(req, 503, "too-much-at-once",
+                     "Too many large requests and answers are under way; try again later.",
+                     &(HttpField){ "Retry-After", "1" }, 1);
 }
 
 static void collect_readable(HttpRequest *req, void *userdata) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* See material-wire.h. A packet is a header of fixed size, then strings: their length with the NUL, the bytes, the NUL. */
+/* See material-wire.h. A packet is a header of fixed size, then strings: their length with the NUL, the bytes, the NUL.
+ */
 
 #include "material/material-wire.h"
 

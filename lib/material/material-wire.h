@@ -4,8 +4,9 @@
 /*
  * What bridge and strong room say to each other, over a socket of packets (SOCK_SEQPACKET): a question names a run, a
  * service and the run's own token, its answer says what to attach to one request. One packet each; answers come in any
- * order and bear the cookie of their question, so one connection serves all requests and none waits for another's access
- * token. Both ends are ours and on one host; all the same each checks every packet, and closes where one makes no sense.
+ * order and bear the cookie of their question, so one connection serves all requests and none waits for another's
+ * access token. Both ends are ours and on one host; all the same each checks every packet, and closes where one makes
+ * no sense.
  *
  * It is this simple because it is paid for by every request: the same in JSON took more time than all else that the
  * strong room does.
@@ -21,7 +22,8 @@
 
 typedef enum MaterialVerb {
         MATERIAL_GET = 1,        /* what is to be attached */
-        MATERIAL_INVALIDATE = 2, /* the upstream did not take the access token of that generation (0: the present one) */
+        MATERIAL_INVALIDATE = 2, /* the upstream did not take the access token of that generation (0: the present one)
+                                  */
 } MaterialVerb;
 
 typedef enum MaterialStatus {

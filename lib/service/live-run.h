@@ -43,7 +43,7 @@ typedef struct LiveRun {
         uint64_t deadline_usec; /* CLOCK_REALTIME */
         LiveLimits limits;
         char **proxy;   /* where its forward proxy may go, see proxy-allow.h; NULL: nowhere */
-        char *holder;   /* not a run but a session in the agent's edit, of this user; it has the proxy and nothing else */
+        char *holder; /* not a run but a session in the agent's edit, of this user; it has the proxy and nothing else */
         Service **services; /* each referenced */
         size_t n_services;
 } LiveRun;

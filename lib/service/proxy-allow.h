@@ -12,7 +12,7 @@
 #define PROXY_ALLOW_MAX 256U
 
 bool proxy_pattern_is_valid(const char *s);
-/* "host:port" (DEFAULT_PORT 0: the port is mandatory) into its parts; HOST is allocated, lower case. -EINVAL where it is
- * no name. */
+/* "host:port" (DEFAULT_PORT 0: the port is mandatory) into its parts; HOST is allocated, lower case. -EINVAL where it
+ * is no name. */
 int proxy_authority_parse(const char *s, uint16_t default_port, char **ret_host, uint16_t *ret_port);
 bool proxy_allows(char *const *patterns, const char *host, uint16_t port);

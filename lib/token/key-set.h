@@ -26,9 +26,10 @@ size_t key_set_size(const KeySet *s);
 const char *key_set_find(const KeySet *s, const char *kid, size_t len);
 
 /*
- * Which tokens (SHA-256 of their whole text) were found to be signed by a key of this set, and what they say. An agent asks
- * with the same token again and again, and a signature that was good stays good as long as the keys are the same: a
- * change of the set forgets all. Whether the time for it has come, or gone, is looked at each time, and so is the run.
+ * Which tokens (SHA-256 of their whole text) were found to be signed by a key of this set, and what they say. An agent
+ * asks with the same token again and again, and a signature that was good stays good as long as the keys are the same:
+ * a change of the set forgets all. Whether the time for it has come, or gone, is looked at each time, and so is the
+ * run.
  */
 #define KEY_SET_DIGEST_LEN 32
 #define KEY_SET_VERIFIED_MAX 1024U

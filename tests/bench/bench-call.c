@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * Our side of the run benchmarks: ExecuteAgent over sd-bus, until RunFinished of that run has come; one after the other,
- * or PARALLEL at a time.
+ * Our side of the run benchmarks: ExecuteAgent over sd-bus, until RunFinished of that run has come; one after the
+ * other, or PARALLEL at a time.
  *
- *     bench-call AGENT COUNT PARALLEL  →  a JSON array of {"run","call_usec","usec"}: when called (CLOCK_REALTIME), how long
+ *     bench-call AGENT COUNT PARALLEL  →  a JSON array of {"run","call_usec","usec"}: when called (CLOCK_REALTIME), how
+ * long
  */
 #include <systemd/sd-bus.h>
 #include <systemd/sd-event.h>
@@ -101,8 +102,8 @@ static int on_defer(sd_event_source *s, void *userdata) {
         c = calloc(1, sizeof *c);
         assert(c);
         *c = (Call) { .bench = b, .begin = now(CLOCK_MONOTONIC), .begin_realtime = now(CLOCK_REALTIME) };
-        assert(sd_bus_call_method_async(b->bus, NULL, "org.agentd1", "/org/agentd1", "org.agentd1.Manager", "ExecuteAgent",
-                                        on_reply, c, "ssa{sv}", b->agent, "", 0) >= 0);
+        assert(sd_bus_call_method_async(b->bus, NULL, "org.agentd1", "/org/agentd1", "org.agentd1.Manager",
+                                        "ExecuteAgent", on_reply, c, "ssa{sv}", b->agent, "", 0) >= 0);
         b->started++;
         return 0;
 }
@@ -111,8 +112,8 @@ int main(int argc, char *argv[]) {
         Bench b = {};
         char *p;
 
-        if (argc != 4 || parse_uint64(argv[2], &b.count) < 0 || parse_uint64(argv[3], &b.parallel) < 0 || b.count == 0 ||
-            b.parallel == 0) {
+        if (argc != 4 || parse_uint64(argv[2], &b.count) < 0 || parse_uint64(argv[3], &b.parallel) < 0 ||
+            b.count == 0 || b.parallel == 0) {
                 fprintf(stderr, "Usage: bench-call AGENT COUNT PARALLEL\n");
                 return 2;
         }

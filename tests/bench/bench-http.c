@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * Load for the bridge's benchmarks: a client that keeps its connections, a client of many event streams, and a source of
- * events. All on one epoll each, without an event library, so that what is measured is the other side.
+ * Load for the bridge's benchmarks: a client that keeps its connections, a client of many event streams, and a source
+ * of events. All on one epoll each, without an event library, so that what is measured is the other side.
  *
  *     bench-http load ADDRESS PORT COUNT PARALLEL < REQUEST   →  {"usec":[…], "seconds": S, "bad": N}
  *     bench-http streams ADDRESS PORT N EVENTS < REQUEST      →  {"delay_usec":[…], "bad": N}
@@ -246,11 +246,14 @@ static int streams(uint64_t n, uint64_t events_each) {
 }
 
 static int serve_events(uint16_t port, unsigned events, uint64_t interval_ms) {
-        struct sockaddr_in sa = { .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+        struct sockaddr_in sa = { .sin_family = AF_INET,
+                                  .sin_port = htons(port),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
         int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
             timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC), epoll = epoll_create1(EPOLL_CLOEXEC);
         struct itimerspec its = { .it_interval.tv_nsec = (long) (interval_ms * 1000000), .it_value.tv_nsec = 1000000 };
-        struct epoll_event el = { .events = EPOLLIN, .data.fd = listener }, et = { .events = EPOLLIN, .data.fd = timer };
+        struct epoll_event el = { .events = EPOLLIN, .data.fd = listener },
+                           et = { .events = EPOLLIN, .data.fd = timer };
         static struct {
                 int fd;
                 unsigned sent;
@@ -270,7 +273,8 @@ static int serve_events(uint16_t port, unsigned events, uint64_t interval_ms) {
                 if (epoll_wait(epoll, &e, 1, -1) <= 0)
                         continue;
                 if (e.data.fd == listener) {
-                        static const char head[] = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
+                        static const char head
+                                [] = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
 
                         while (n < ELEMENTSOF(clients) && (fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
                                 (void) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int) { 1 }, sizeof(int));
@@ -303,6 +307,7 @@ int main(int argc, char *argv[]) {
         }
         if (argc == 5 && streq(argv[1], "events"))
                 return serve_events((uint16_t) number(argv[2]), (unsigned) number(argv[3]), number(argv[4]));
-        fprintf(stderr, "Usage: bench-http load|streams ADDRESS PORT COUNT PARALLEL|EVENTS, or events PORT EVENTS INTERVAL_MS\n");
+        fprintf(stderr,
+                "Usage: bench-http load|streams ADDRESS PORT COUNT PARALLEL|EVENTS, or events PORT EVENTS INTERVAL_MS\n");
         return 2;
 }

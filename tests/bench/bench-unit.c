@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * The reference of the run benchmarks: starts a run's unit "by hand". It takes the root, namespace and uid of a run that
- * is live (an agent that sleeps), gives a unit of its own exactly the properties that agentd gives to runs, and measures
- * from the call to the unit's end; one after the other, or PARALLEL at a time.
+ * The reference of the run benchmarks: starts a run's unit "by hand". It takes the root, namespace and uid of a run
+ * that is live (an agent that sleeps), gives a unit of its own exactly the properties that agentd gives to runs, and
+ * measures from the call to the unit's end; one after the other, or PARALLEL at a time.
  *
  *     bench-unit RUN UID COUNT PARALLEL COMMAND…  →  a JSON array of µs
  */
@@ -39,7 +39,8 @@ static void on_unit(Unit *u, UnitEvent event, const char *message, void *userdat
         if (event == UNIT_RUNNING)
                 return;
         if (event != UNIT_ENDED || unit_result(u)->status != 0) {
-                fprintf(stderr, "bench-unit: %s: %s, status %d\n", one->name, strempty(message), unit_result(u)->status);
+                fprintf(stderr, "bench-unit: %s: %s, status %d\n", one->name, strempty(message),
+                        unit_result(u)->status);
                 exit(EXIT_FAILURE);
         }
         printf("%s%" PRIu64, b->ended > 0 ? "," : "", now_monotonic() - one->begin);
@@ -62,7 +63,9 @@ static int on_defer(sd_event_source *s, void *userdata) {
         one = calloc(1, sizeof *one);
         assert(one);
         one->bench = b;
-        one->run = (Run) { .manager = &b->manager, .row = &b->row, .definition = b->definition, .uid = b->row.sandbox_uid };
+        one->run = (Run){
+                .manager = &b->manager, .row = &b->row, .definition = b->definition, .uid = b->row.sandbox_uid
+        };
         snprintf(one->name, sizeof one->name, "bench-%d-%" PRIu64 ".service", (int) getpid(), b->started++);
         one->run.unit_name = one->name;
         one->begin = now_monotonic();
@@ -75,8 +78,9 @@ int main(int argc, char *argv[]) {
         _cleanup_free_ char *error = NULL;
         uint64_t uid;
 
-        if (argc < 6 || !run_id_is_valid(argv[1]) || parse_uint64(argv[2], &uid) < 0 || parse_uint64(argv[3], &b.count) < 0 ||
-            parse_uint64(argv[4], &b.parallel) < 0 || b.count == 0 || b.parallel == 0) {
+        if (argc < 6 || !run_id_is_valid(argv[1]) || parse_uint64(argv[2], &uid) < 0 ||
+            parse_uint64(argv[3], &b.count) < 0 || parse_uint64(argv[4], &b.parallel) < 0 || b.count == 0 ||
+            b.parallel == 0) {
                 fprintf(stderr, "Usage: bench-unit RUN UID COUNT PARALLEL COMMAND...\n");
                 return 2;
         }
@@ -88,7 +92,8 @@ int main(int argc, char *argv[]) {
                 _cleanup_json_ sd_json_variant *v = NULL;
                 _cleanup_free_ char *text = NULL;
 
-                assert(sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("name", "bench"), SD_JSON_BUILD_PAIR_STRING("image", "bench"),
+                assert(sd_json_buildo(&v, SD_JSON_BUILD_PAIR_STRING("name", "bench"),
+                                      SD_JSON_BUILD_PAIR_STRING("image", "bench"),
                                       SD_JSON_BUILD_PAIR_STRING("kind", "exec"),
                                       SD_JSON_BUILD_PAIR_STRV("command", argv + 5)) >= 0);
                 assert(sd_json_variant_format(v, 0, &text) >= 0);

@@ -13,8 +13,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
         _cleanup_free_ char *slashes = NULL, *slashes_again = NULL;
 
-        /* With escaped slashes: stable as well, what comes through plainly comes through the same, and between slashes of
-         * either kind there is no dot segment. */
+        /* With escaped slashes: stable as well, what comes through plainly comes through the same, and between slashes
+         * of either kind there is no dot segment. */
         if (http_path_canonicalize_slashes((const char *) data, size, &slashes) >= 0) {
                 assert(http_path_canonicalize_slashes(slashes, strlen(slashes), &slashes_again) == 0);
                 assert(streq(slashes, slashes_again));

@@ -16,8 +16,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static Service *services[4];
 
 static void setup(void) {
-        static const char *const urls[] = { "https://api.example.com/v2", "https://api.example.com", "http://127.0.0.1:8000/a/b",
-                                            "https://[2001:db8::1]:8443/x" };
+        static const char *const urls[] = { "https://api.example.com/v2", "https://api.example.com",
+                                            "http://127.0.0.1:8000/a/b", "https://[2001:db8::1]:8443/x" };
 
         for (size_t i = 0; i < ELEMENTSOF(urls); i++) {
                 _cleanup_free_ char *text = strprintf("{\"name\":\"demo\",\"base_url\":\"%s\",\"allow\":[],"
@@ -47,7 +47,9 @@ static void check(const LinkBase *base, const char *s, bool ours) {
                 return;
         /* An absolute URL, and not ours. */
         const char *colon = strchr(s, ':');
-        assert(colon && colon[strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-.") + s - colon] == ':');
+        assert(colon &&
+               colon[strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-.") + s - colon] ==
+                       ':');
         assert(!ours || startswith(s, "http"));
         if (strncasecmp(s, "http:", 5) == 0) {
                 assert(startswith(s + 5, "//") && !strchr("/\\", s[7]));

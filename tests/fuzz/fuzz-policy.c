@@ -71,9 +71,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         *deny++ = 0;
         *raw++ = 0;
 
-        json = strprintf("{\"name\":\"x\",\"base_url\":\"https://a.example\",\"auth\":{\"kind\":\"none\"},\"allow\":[{"
-                         "\"methods\":[\"GET\"],\"paths\":[\"%s\"]}],\"deny\":[{\"methods\":[\"GET\"],\"paths\":[\"%s\"]}]}",
-                         text, deny);
+        json = strprintf(
+                "{\"name\":\"x\",\"base_url\":\"https://a.example\",\"auth\":{\"kind\":\"none\"},\"allow\":[{"
+                "\"methods\":[\"GET\"],\"paths\":[\"%s\"]}],\"deny\":[{\"methods\":[\"GET\"],\"paths\":[\"%s\"]}]}",
+                text, deny);
         if (http_path_canonicalize_slashes(raw, strlen(raw), &path) < 0 ||
             service_parse(json, strlen(json), 0, &s, NULL) < 0)
                 return 0;

@@ -135,7 +135,8 @@ static int on_agentd_call(sd_bus_message *m, void *userdata, sd_bus_error *e) {
                 while (sd_bus_message_read(m, "(suss)", &run, &attempt, &b, &a) > 0)
                         snprintf(agentd_log + strlen(agentd_log), sizeof(agentd_log) - strlen(agentd_log),
                                  "ReportCall %.4s %u %s 0\n", run, attempt, a);
-                return sd_bus_reply_method_return(m, "a(us)", agentd_refuses ? 1 : 0, 0, "org.agentd1.Error.InvalidInput");
+                return sd_bus_reply_method_return(m, "a(us)", agentd_refuses ? 1 : 0, 0,
+                                                  "org.agentd1.Error.InvalidInput");
         }
         assert(sd_bus_message_read(m, "su", &run, &attempt) > 0);
         int k = on_agentd_state_call(m, member);
@@ -522,7 +523,8 @@ static void audit_to_log(char *const *fields) {
 
         n_audit++;
         for (; *fields; fields++)
-                if (!startswith(*fields, "AGENT_DURATION") && !startswith(*fields, "MESSAGE_ID") && n + 1500 < sizeof(audit_log))
+                if (!startswith(*fields, "AGENT_DURATION") && !startswith(*fields, "MESSAGE_ID") &&
+                    n + 1500 < sizeof(audit_log))
                         n += (size_t) snprintf(audit_log + n, sizeof(audit_log) - n, "%s ", *fields);
         snprintf(audit_log + n, sizeof(audit_log) - n, "\n");
 }

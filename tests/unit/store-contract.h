@@ -54,7 +54,8 @@ static _unused_ const StoreRunEnd success = {
         .usage = { 1, 2, 3, STORE_UNKNOWN }, .receipt = "{\"v\":1}",
 };
 
-static inline int enqueue(Store *s, const char *user, const char *agent, int priority, char ret_id[static RUN_ID_LEN + 1]) {
+static inline int enqueue(Store *s, const char *user, const char *agent, int priority,
+                          char ret_id[static RUN_ID_LEN + 1]) {
         StoreRunRequest r = request(user, agent, "x");
 
         r.priority = priority;

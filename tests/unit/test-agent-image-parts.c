@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * Proves what agent-image's parts make of trees and archives: what differs between two trees, and which packages; what a stack of
- * layers is when it is one; which image of an archive is taken, and what of it is refused; that an environment comes back as it went.
- * Needs root (owners, whiteouts, trusted xattrs); skips (77) otherwise.
+ * Proves what agent-image's parts make of trees and archives: what differs between two trees, and which packages; what
+ * a stack of layers is when it is one; which image of an archive is taken, and what of it is refused; that an
+ * environment comes back as it went. Needs root (owners, whiteouts, trusted xattrs); skips (77) otherwise.
  */
 #include <archive.h>
 #include <archive_entry.h>
@@ -63,7 +63,8 @@ static int dir(const char *path) {
 /* --- diff, packages ----------------------------------------------------------------------------------------------- */
 
 static sd_json_variant *compare(const char *from, const char *to) {
-        _cleanup_close_ int a = dir(from), b = dir(to), out = open(at("diff"), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        _cleanup_close_ int a = dir(from), b = dir(to),
+                            out = open(at("diff"), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
         _cleanup_free_ char *text = NULL;
         sd_json_variant *v = NULL;
         size_t size;
@@ -119,14 +120,16 @@ static void test_diff(void) {
         assert(setxattr(at("to/xattr"), "user.k", "v", 1, 0) >= 0);
         assert(lchown(at("from/link"), 0, 0) >= 0);
         for (unsigned i = 0; i < 2; i++)
-                assert(utimensat(AT_FDCWD, at(i == 0 ? "from/link" : "to/link"), (struct timespec[2]) {}, AT_SYMLINK_NOFOLLOW) >= 0);
+                assert(utimensat(AT_FDCWD, at(i == 0 ? "from/link" : "to/link"), (struct timespec[2]){},
+                                 AT_SYMLINK_NOFOLLOW) >= 0);
         v = compare("from", "to");
         assert(streq(change_of(v, "/same"), "") && streq(change_of(v, "/ odd\\x0a\\xff"), ""));
         assert(streq(change_of(v, "/bytes"), "~content") && streq(change_of(v, "/mode"), "~mode"));
         assert(streq(change_of(v, "/owner"), "~owner") && streq(change_of(v, "/time"), "~time"));
         assert(streq(change_of(v, "/xattr"), "~xattr") && streq(change_of(v, "/link"), "~content"));
         assert(startswith(change_of(v, "/kind"), "~type") && streq(change_of(v, "/kind/inside"), "+"));
-        assert(streq(change_of(v, "/gone"), "-") && streq(change_of(v, "/gone/a/b"), "-") && streq(change_of(v, "/new/a/b"), "+"));
+        assert(streq(change_of(v, "/gone"), "-") && streq(change_of(v, "/gone/a/b"), "-") &&
+               streq(change_of(v, "/new/a/b"), "+"));
         none = compare("from", "from");
         assert(sd_json_variant_elements(sd_json_variant_by_key(none, "paths")) == 0);
         assert(unlink(at("to/ odd\n\xff")) >= 0);
@@ -257,12 +260,15 @@ static void test_merge(void) {
         }
         assert(is_whiteout("merged/etc/deleted") && missing("merged/etc/never-there"));
         assert(!is_whiteout("merged/etc/back") && access(at("merged/etc/back"), F_OK) >= 0);
-        assert(is_opaque("merged/dir") && access(at("merged/dir/one"), F_OK) >= 0 && access(at("merged/dir/two"), F_OK) >= 0);
+        assert(is_opaque("merged/dir") && access(at("merged/dir/one"), F_OK) >= 0 &&
+               access(at("merged/dir/two"), F_OK) >= 0);
         assert(is_opaque("merged/fresh") && missing("merged/fresh/y") && access(at("merged/fresh/x"), F_OK) >= 0);
         assert(lstat(at("merged/turns"), &a) >= 0 && S_ISREG(a.st_mode) && missing("merged/gone"));
         assert(lstat(at("merged/file"), &a) >= 0 && lstat(at("merged/hard"), &b) >= 0 && a.st_ino != b.st_ino);
-        assert(lstat(at("merged/attr"), &a) >= 0 && a.st_uid == 0 && (a.st_mode & 07777) == 0644 && a.st_mtim.tv_sec == 1);
-        assert(getxattr(at("merged/attr"), "user.old", NULL, 0) < 0 && getxattr(at("merged/attr"), "user.new", NULL, 0) == 1);
+        assert(lstat(at("merged/attr"), &a) >= 0 && a.st_uid == 0 && (a.st_mode & 07777) == 0644 &&
+               a.st_mtim.tv_sec == 1);
+        assert(getxattr(at("merged/attr"), "user.old", NULL, 0) < 0 &&
+               getxattr(at("merged/attr"), "user.new", NULL, 0) == 1);
 }
 
 /* --- archives ----------------------------------------------------------------------------------------------------- */
@@ -296,13 +302,16 @@ static int find(const char *config, const char *layer_type, const char *extra, O
 
 static void test_oci(void) {
         static const char tar[] = "application/vnd.oci.image.layer.v1.tar+zstd";
-        _cleanup_free_ char *ours = strprintf("{\"architecture\":\"%s\",\"os\":\"linux\",\"rootfs\":{\"diff_ids\":[\"sha256:"
-                "0000000000000000000000000000000000000000000000000000000000000000\"]}}", oci_architecture());
+        _cleanup_free_ char *ours = strprintf(
+                "{\"architecture\":\"%s\",\"os\":\"linux\",\"rootfs\":{\"diff_ids\":[\"sha256:"
+                "0000000000000000000000000000000000000000000000000000000000000000\"]}}",
+                oci_architecture());
         _cleanup_(oci_image_done) OciImage image = {};
 
         assert(oci_is_archive("oci-layout") && oci_is_archive("blobs/sha256") && oci_is_archive("manifest.json"));
         assert(!oci_is_archive("etc") && !oci_is_archive("") && !oci_is_archive("abcdef.json"));
-        assert(find(ours, tar, "", &image) >= 0 && !image.environment && strv_length(image.layers) == 1 && image.diff_ids);
+        assert(find(ours, tar, "", &image) >= 0 && !image.environment && strv_length(image.layers) == 1 &&
+               image.diff_ids);
         oci_image_done(&image);
         assert(find("{}", tar, "", &image) >= 0 && !image.diff_ids);
         oci_image_done(&image);

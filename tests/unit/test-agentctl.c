@@ -97,7 +97,8 @@ static const Column columns[] = {
         { "WHEN", "when_usec", CELL_TIME }, { "TOOK", "took_usec", CELL_SPAN }, { "HEAD", "head", CELL_BOOL },
 };
 
-static void add_row(Table *t, const char *name, uint64_t size, const char *path, uint64_t when, uint64_t took, bool head) {
+static void add_row(Table *t, const char *name, uint64_t size, const char *path, uint64_t when, uint64_t took,
+                    bool head) {
         assert(table_add_string(t, name) >= 0);
         assert(table_add_number(t, size) >= 0);
         assert(table_add_string(t, path) >= 0);
@@ -184,7 +185,8 @@ static void test_options(void) {
         int first;
 
         assert(PARSE("runs") == 0);
-        assert(first == 1 && o.given == 0 && o.json == JSON_OFF && o.pager && o.legend && o.ask_password && o.lines == 100);
+        assert(first == 1 && o.given == 0 && o.json == JSON_OFF && o.pager && o.legend && o.ask_password &&
+               o.lines == 100);
 
         /* Anywhere, before and behind the verb */
         assert(PARSE("-q", "run", "--wait", "analyst", "--input", "hi", "-t", "10min") == 0);

@@ -47,7 +47,8 @@ static void test_identity(void) {
         long_value[15000] = 0;
         _cleanup_free_ char *large = strprintf("Authorization: Bearer %s%s\r\n", token_a, long_value);
         EXPECT(ask("GET", "/v1/run", large, NULL), 401);
-        _cleanup_free_ char *halves = strprintf("Authorization: Bearer %.100s\r\nx-api-key: %s\r\n", token_a, token_a + 100);
+        _cleanup_free_ char *halves = strprintf("Authorization: Bearer %.100s\r\nx-api-key: %s\r\n", token_a,
+                                                token_a + 100);
         EXPECT(ask("GET", "/v1/run", halves, NULL), 401);
 
         /* Nothing of the host's side can be managed, or even seen, from here. */
@@ -69,15 +70,23 @@ static void test_identity(void) {
 /* Case 17: whatever slot it is in, and however often, no upstream ever sees a run token. */
 static void test_no_token_leaves(void) {
         _cleanup_free_ char *user = strprintf("x:%s", token_a), *basic = base64_encode(user, strlen(user));
-        const char *const slots[] = { "Authorization: Bearer ", "Authorization: token ", "x-api-key: ", "X-Goog-Api-Key: ",
-                                      "api-key: ", "x-amz-security-token: ", "X-Custom: ", "Cookie: token=",
-                                      "Referer: http://x/", "X_Api_Key: ", "Proxy-Authorization: Bearer ",
+        const char *const slots[] = { "Authorization: Bearer ",
+                                      "Authorization: token ",
+                                      "x-api-key: ",
+                                      "X-Goog-Api-Key: ",
+                                      "api-key: ",
+                                      "x-amz-security-token: ",
+                                      "X-Custom: ",
+                                      "Cookie: token=",
+                                      "Referer: http://x/",
+                                      "X_Api_Key: ",
+                                      "Proxy-Authorization: Bearer ",
                                       "X-Api-Key: " };
 
         for (size_t i = 0; i < ELEMENTSOF(slots); i++)
                 for (unsigned service = 0; service < 2; service++) {
-                        _cleanup_free_ char *h = strprintf("Authorization: Basic %s\r\nx-api-key: %s\r\n%s%s\r\n", basic,
-                                                           token_a, slots[i], token_a);
+                        _cleanup_free_ char *h = strprintf("Authorization: Basic %s\r\nx-api-key: %s\r\n%s%s\r\n",
+                                                           basic, token_a, slots[i], token_a);
                         upstream_saw[0] = 0;
                         EXPECT(ask("GET", service ? "/v1/services/open/x" : "/v1/services/demo/x", h, NULL), 200);
                         assert(*upstream_saw && !strstr(upstream_saw, "eyJ") && !strstr(upstream_saw, basic));
@@ -156,16 +165,19 @@ static void test_overrides(void) {
                 upstream_saw[0] = 0;
                 snprintf(name, sizeof(name), "\n%.*s:", (int) n, headers[i]);
                 EXPECT(authorized("POST", "/v1/services/demo/x", h,
-                                  "{\"api_base\":\"http://169.254.169.254\",\"base_url\":\"http://evil.example\"}"), 200);
+                                  "{\"api_base\":\"http://169.254.169.254\",\"base_url\":\"http://evil.example\"}"),
+                       200);
                 assert(startswith(upstream_saw, "POST /base/x\n") && strstr(upstream_saw, "\nX-Marker: yes\n"));
-                assert(!strstr(upstream_saw, "evil") && !strstr(upstream_saw, "other") && !strstr(upstream_saw, "/admin"));
+                assert(!strstr(upstream_saw, "evil") && !strstr(upstream_saw, "other") &&
+                       !strstr(upstream_saw, "/admin"));
                 if (strcasecmp(name + 1, "authorization:") != 0 && strcasestr(upstream_saw, name))
                         fprintf(stderr, "%s in %s\n", headers[i], upstream_saw);
                 assert(strcasecmp(name + 1, "authorization:") == 0 || !strcasestr(upstream_saw, name));
         }
 
         /* The credential's slot is filled once, by us. */
-        EXPECT(authorized("GET", "/v1/services/demo/x", "Authorization: Bearer a\r\nAuthorization:\r\nauthorization: b\r\n", NULL),
+        EXPECT(authorized("GET", "/v1/services/demo/x",
+                          "Authorization: Bearer a\r\nAuthorization:\r\nauthorization: b\r\n", NULL),
                200);
         char *first = strcasestr(upstream_saw, "\nauthorization: ");
         assert(first && startswith(first + 1, "Authorization: Bearer " SECRET "\n"));
@@ -193,8 +205,10 @@ static void make_run_r(void) {
 
         raw_listener = listen_tcp(&raw_address);
         assert(fcntl(raw_listener, F_SETFL, O_NONBLOCK) == 0);
-        text = strprintf("{\"name\":\"r\",\"base_url\":\"http://127.0.0.1:%u\",\"auth\":{\"kind\":\"bearer\"},\"allow\":["
-                         "{\"methods\":[\"GET\",\"HEAD\",\"POST\"],\"paths\":[\"/*\"]}]}", ntohs(raw_address.sin_port));
+        text = strprintf(
+                "{\"name\":\"r\",\"base_url\":\"http://127.0.0.1:%u\",\"auth\":{\"kind\":\"bearer\"},\"allow\":["
+                "{\"methods\":[\"GET\",\"HEAD\",\"POST\"],\"paths\":[\"/*\"]}]}",
+                ntohs(raw_address.sin_port));
         assert(service_parse(text, strlen(text), SERVICE_ALLOW_HTTP, &s, NULL) == 0);
         assert(live_run_new(&live_r) == 0);
         strcpy(live_r->run, RUN_R);
@@ -212,8 +226,10 @@ static void make_run_r(void) {
 
 /* What the client gets when the far side answers with these bytes and closes. */
 static char *answered(const char *method, const char *bytes, size_t size) {
-        _cleanup_free_ char *head = strprintf("%s /v1/services/r/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\nx-api-key: %s\r\n"
-                                              "\r\n", method, token_a);
+        _cleanup_free_ char *head = strprintf(
+                "%s /v1/services/r/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\nx-api-key: %s\r\n"
+                "\r\n",
+                method, token_a);
         char buf[8192];
         int fd = dial(&address_a), far = -EBADF;
 
@@ -287,9 +303,10 @@ static void test_answers(void) {
         assert(status_of(ANSWERED(OK "X: a\0b\r\nContent-Length: 0\r\n\r\n")) == 502);
 
         /* Reason phrases are ours; hop-by-hop headers, cookies and the request's id are not theirs to set. */
-        char *s = ANSWERED("HTTP/1.1 200 Fine; Set-Cookie: a\r\nSet-Cookie: s=1\r\nConnection: X-Hop\r\n"
-                           "Keep-Alive: 1\r\nx-hop: 1\r\nX-Other-Hop: 1\r\nConnection: keep-alive, x-other-hop\r\nAgent-Request-Id: theirs\r\n"
-                           "X-Ok: 1\r\nStrict-Transport-Security: x\r\nContent-Length: 2\r\n\r\nok");
+        char *s = ANSWERED(
+                "HTTP/1.1 200 Fine; Set-Cookie: a\r\nSet-Cookie: s=1\r\nConnection: X-Hop\r\n"
+                "Keep-Alive: 1\r\nx-hop: 1\r\nX-Other-Hop: 1\r\nConnection: keep-alive, x-other-hop\r\nAgent-Request-Id: theirs\r\n"
+                "X-Ok: 1\r\nStrict-Transport-Security: x\r\nContent-Length: 2\r\n\r\nok");
         EXPECT(s, 200);
         assert(startswith(s, "HTTP/1.1 200 OK\r\n") && strstr(s, "\r\nX-Ok: 1\r\n") && endswith(s, "\r\n\r\nok"));
         assert(!strcasestr(s, "cookie") && !strstr(s, "theirs") && !strstr(s, "Keep-Alive") && !strstr(s, "Strict"));
@@ -302,7 +319,9 @@ static void test_answers(void) {
         assert(endswith(s, "\r\n\r\nok") && !strstr(s, "103") && !strstr(s, "Link"));
 
         /* Chunks are taken apart and made anew; trailers end here; broken ones never look like an end. */
-        s = ANSWERED(OK "Transfer-Encoding: chunked\r\n\r\n5;ext=1\r\nhello\r\n0\r\nSet-Cookie: t=1\r\nX-Trailer: 1\r\n\r\n");
+        s = ANSWERED(
+                OK
+                "Transfer-Encoding: chunked\r\n\r\n5;ext=1\r\nhello\r\n0\r\nSet-Cookie: t=1\r\nX-Trailer: 1\r\n\r\n");
         EXPECT(s, 200);
         assert(endswith(s, "\r\n\r\n5\r\nhello\r\n0\r\n\r\n"));
         static const char *const cut[] = {
@@ -315,15 +334,16 @@ static void test_answers(void) {
         for (size_t i = 0; i < ELEMENTSOF(cut); i++) {
                 s = answered("GET", cut[i], strlen(cut[i]));
                 if (status_of(s) == 200)
-                        assert(!endswith(s, "0\r\n\r\n") && (strstr(s, "chunked") || strstr(s, "Content-Length: 100\r\n")));
+                        assert(!endswith(s, "0\r\n\r\n") &&
+                               (strstr(s, "chunked") || strstr(s, "Content-Length: 100\r\n")));
                 else if (*s) /* nothing at all: the connection was reset before the head went out */
                         EXPECT(s, 502);
         }
         /* Both lengths: chunks count, and what is announced is never less or more than what comes. */
         s = ANSWERED(OK "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
         if (status_of(s) == 200)
-                assert(strstr(s, "chunked") ? !strstr(s, "Content-Length") && endswith(s, "\r\n5\r\nhello\r\n0\r\n\r\n") :
-                                              !strstr(s, "hello"));
+                assert(strstr(s, "chunked") ? !strstr(s, "Content-Length") && endswith(s, "\r\n5\r\nhello\r\n0\r\n\r\n")
+                                            : !strstr(s, "hello"));
         s = ANSWERED(OK "Content-Length: 99\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
         assert(!strstr(s, "Content-Length: 5\r\n"));
         /* Bodies of answers that have none; what follows an answer belongs to nobody. */
@@ -379,8 +399,10 @@ static void test_answers(void) {
                 { "", "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", OK "Content-Length: 0\r\n\r\n", 20000 },
                 { "", "HTTP/1.1 100 Continue\r\n\r\n", OK "Content-Length: 0\r\n\r\n", 20000 },
                 { OK "Transfer-Encoding: chunked\r\n\r\n5;x=", "xxxxxxxxxxxxxxxx", "\r\nhello\r\n0\r\n\r\n", 65536 },
-                { OK "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n", "X-Trailer: xxxxxxxxxxxx\r\n", "\r\n", 40000 },
-                { OK "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX: ", "xxxxxxxxxxxxxxxx", "\r\n\r\n", 65536 },
+                { OK "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n", "X-Trailer: xxxxxxxxxxxx\r\n", "\r\n",
+                  40000 },
+                { OK "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX: ", "xxxxxxxxxxxxxxxx", "\r\n\r\n",
+                  65536 },
                 { "HTTP/1.1 200 ", "xxxxxxxxxxxxxxxx", "\r\nContent-Length: 0\r\n\r\n", 65536 },
                 { "", "\r\n", OK "Content-Length: 0\r\n\r\n", 65536 },
         };
@@ -410,9 +432,11 @@ static void test_answers(void) {
         assert(endswith(s, "\r\n\r\n"));
 
         /* The credential in every spelling, over the borders of pieces, also in what says that it went wrong. */
-        _cleanup_free_ char *b64 = base64_encode(SECRET, strlen(SECRET)), *echo = strprintf(
-                OK "X-You-Sent: Bearer " SECRET "\r\nTransfer-Encoding: chunked\r\n\r\n%zx\r\n%s\r\n%zx\r\n%s\r\n0\r\n\r\n",
-                strlen(b64), b64, strlen(SECRET), SECRET);
+        _cleanup_free_ char *b64 = base64_encode(SECRET, strlen(SECRET)),
+                            *echo = strprintf(
+                                    OK "X-You-Sent: Bearer " SECRET
+                                       "\r\nTransfer-Encoding: chunked\r\n\r\n%zx\r\n%s\r\n%zx\r\n%s\r\n0\r\n\r\n",
+                                    strlen(b64), b64, strlen(SECRET), SECRET);
         s = answered("GET", echo, strlen(echo));
         EXPECT(s, 200);
         assert(!strstr(s, SECRET) && !strstr(s, b64) && strstr(s, "****"));

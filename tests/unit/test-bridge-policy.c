@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #undef NDEBUG
 
-/* Proves policy and audit: denials before allowances, limits per run, user and service, approval; one answer with one id
- * and one record for each request, none of which has a secret in it; errors in the provider's own shape; services by
+/* Proves policy and audit: denials before allowances, limits per run, user and service, approval; one answer with one
+ * id and one record for each request, none of which has a secret in it; errors in the provider's own shape; services by
  * their host names; escaped slashes; links. */
 
 #include "bridge-harness.h"
@@ -85,7 +85,8 @@ static void test_deny(void) {
 static void test_cookies(void) {
         char *s = authorized("GET", "/v1/services/jar/echo", "Cookie: s=1; t=2\r\n", NULL);
         EXPECT(s, 200);
-        assert(strstr(upstream_saw, "\nCookie: s=1; t=2\n") && strstr(s, "\r\nSet-Cookie: a=b; Path=/v1/services/jar\r\n"));
+        assert(strstr(upstream_saw, "\nCookie: s=1; t=2\n") &&
+               strstr(s, "\r\nSet-Cookie: a=b; Path=/v1/services/jar\r\n"));
         s = authorized("GET", "/v1/services/denied/echo", "Cookie: s=1; t=2\r\n", NULL);
         EXPECT(s, 200);
         assert(!strstr(upstream_saw, "ookie") && !strstr(s, "Set-Cookie"));
@@ -163,9 +164,10 @@ static void test_limits(void) {
 }
 
 static int post_asked(void) {
-        _cleanup_free_ char *text = strprintf("POST /v1/services/asked/count HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-                                              "x-api-key: %s\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n",
-                                              token_a);
+        _cleanup_free_ char *text = strprintf(
+                "POST /v1/services/asked/count HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                "x-api-key: %s\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n",
+                token_a);
         int fd = dial(&address_a);
 
         assert(send(fd, text, strlen(text), MSG_NOSIGNAL) > 0);
@@ -234,10 +236,13 @@ static void test_shapes(void) {
         char *s = authorized("POST", "/v1/services/openai/chat/completions", "", "{}");
         EXPECT(s, 403);
         assert(strstr(s, "Content-Type: application/json\r\n"));
-        assert(strstr(s, "\r\n\r\n{\"error\":{\"message\":\"agent-bridge: ") && strstr(s, "\"param\":null,\"code\":\"not-allowed\""));
+        assert(strstr(s, "\r\n\r\n{\"error\":{\"message\":\"agent-bridge: ") &&
+               strstr(s, "\"param\":null,\"code\":\"not-allowed\""));
         s = authorized("POST", "/v1/services/anthropic/v1/messages", "", "{}");
         EXPECT(s, 403);
-        assert(strstr(s, "\r\n\r\n{\"type\":\"error\",\"error\":{\"type\":\"permission_error\",\"message\":\"agent-bridge: "));
+        assert(strstr(
+                s,
+                "\r\n\r\n{\"type\":\"error\",\"error\":{\"type\":\"permission_error\",\"message\":\"agent-bridge: "));
         s = authorized("POST", "/v1/services/denied/user/keys", "", "{}");
         assert(strstr(s, "Content-Type: application/problem+json\r\n") && strstr(s, "urn:agentd:problem:not-allowed"));
 }
@@ -248,8 +253,9 @@ static void test_slashes(void) {
         EXPECT(authorized("GET", "/v1/services/objects/o/a%2fb", "", NULL), 200);
         assert(startswith(upstream_saw, "GET /base/o/a%2Fb\n"));
         n_upstream = 0;
-        static const char *const bad[] = { "/o/a%2F..%2Fb", "/o/%2e%2e%2Fb", "/o/a%2F%2E%2E", "/o/..%2Fadmin", "/o/a%5cb",
-                                           "/o/a%252Fb", "/o/a%2F%2e", "/o/%2F/..", "/o/.%2F" };
+        static const char *const bad[] = { "/o/a%2F..%2Fb", "/o/%2e%2e%2Fb", "/o/a%2F%2E%2E",
+                                           "/o/..%2Fadmin", "/o/a%5cb",      "/o/a%252Fb",
+                                           "/o/a%2F%2e",    "/o/%2F/..",     "/o/.%2F" };
         for (size_t i = 0; i < ELEMENTSOF(bad); i++) {
                 _cleanup_free_ char *path = strprintf("/v1/services/objects%s", bad[i]);
                 EXPECT(authorized("GET", path, "", NULL), 400);
@@ -384,7 +390,8 @@ static void test_audit(void) {
         fd = hold("denied");
         safe_close(fd);
         pump();
-        assert(n_audit == 1 && strstr(audit_log, "AGENT_OUTCOME=client_closed ") && strstr(audit_log, "AGENT_STATUS=0 "));
+        assert(n_audit == 1 && strstr(audit_log, "AGENT_OUTCOME=client_closed ") &&
+               strstr(audit_log, "AGENT_STATUS=0 "));
         audit_reset();
         EXPECT(authorized("GET", "/v1/services/denied/short", "", NULL), 200);
         assert(n_audit == 1 && strstr(audit_log, "AGENT_OUTCOME=upstream_error "));
@@ -469,7 +476,8 @@ static void test_links(void) {
                 { "<http://127.0.0.1:PORT/base/r?page=2>; rel=\"next\", <http://127.0.0.1:PORT/base/r?page=9>; rel=\"last\"",
                   "</v1/services/denied/r?page=2>; rel=\"next\", </v1/services/denied/r?page=9>; rel=\"last\"" },
                 { "<http://evil.example/base/r>; rel=next", "<http://evil.example/base/r>; rel=next" },
-                { "</base/r>; title=\"<http://127.0.0.1:PORT/base/x>\"", "</v1/services/denied/r>; title=\"</v1/services/denied/x>\"" },
+                { "</base/r>; title=\"<http://127.0.0.1:PORT/base/x>\"",
+                  "</v1/services/denied/r>; title=\"</v1/services/denied/x>\"" },
                 { "no link at all <", "no link at all <" },
                 { "", "" },
         };
@@ -506,7 +514,8 @@ static void test_metrics(void) {
         char *s = ask_at(&sa, get);
         EXPECT(s, 200);
         assert(strstr(s, "application/openmetrics-text") && endswith(s, "# EOF\n"));
-        assert(strstr(s, "\nagent_bridge_runs 3\n") && strstr(s, "\nagent_bridge_requests_total{outcome=\"complete\"} ") &&
+        assert(strstr(s, "\nagent_bridge_runs 3\n") &&
+               strstr(s, "\nagent_bridge_requests_total{outcome=\"complete\"} ") &&
                strstr(s, "\nagent_bridge_route_requests_total{route=\"service\"} "));
         /* Each family once, with its type before its samples. */
         unsigned n;

@@ -22,8 +22,9 @@ static int accept_one(void) {
 
 static int open_tunnel(const char *target, const char *token, const char *after) {
         _cleanup_free_ char *user = strprintf("run:%s", token), *basic = base64_encode(user, strlen(user)),
-                            *text = strprintf("CONNECT %s HTTP/1.1\r\nHost: %s\r\nProxy-Authorization: Basic %s\r\n\r\n%s",
-                                              target, target, basic, after);
+                            *text = strprintf(
+                                    "CONNECT %s HTTP/1.1\r\nHost: %s\r\nProxy-Authorization: Basic %s\r\n\r\n%s",
+                                    target, target, basic, after);
         int fd = dial(&address_p);
 
         assert(send(fd, text, strlen(text), MSG_NOSIGNAL) == (ssize_t) strlen(text));
@@ -42,8 +43,8 @@ static void proxy_of(const char *a, const char *b) {
 }
 
 static char *through(const char *request, const char *headers) {
-        _cleanup_free_ char *text = strprintf("%s HTTP/1.1\r\nHost: other.example\r\nConnection: close\r\n%s\r\n", request,
-                                              headers);
+        _cleanup_free_ char *text = strprintf("%s HTTP/1.1\r\nHost: other.example\r\nConnection: close\r\n%s\r\n",
+                                              request, headers);
 
         return ask_at(&address_p, text);
 }
@@ -86,15 +87,17 @@ static void test_refusals(const char *origin, const char *target) {
 
         /* The listener of the routes is no proxy. */
         EXPECT(authorized(connect, "", "", NULL), 400);
-        _cleanup_free_ char *absolute = strprintf("%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nx-api-key: %s\r\n%s\r\n",
-                                                  get, token_a, h);
+        _cleanup_free_ char *absolute = strprintf(
+                "%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nx-api-key: %s\r\n%s\r\n", get, token_a, h);
         EXPECT(ask_at(&address_a, absolute), 400);
 }
 
 static void test_absolute(const char *origin) {
         _cleanup_free_ char *get = strprintf("GET %s/base/a%%2fb/../c?x=%%zz", origin),
-                            *h = strprintf("Proxy-Authorization: Bearer %s\r\nAuthorization: Basic own\r\nCookie: own\r\n"
-                                           "Proxy-Connection: keep-alive\r\nX-Leak: %s\r\n", token_a, token_a);
+                            *h = strprintf(
+                                    "Proxy-Authorization: Bearer %s\r\nAuthorization: Basic own\r\nCookie: own\r\n"
+                                    "Proxy-Connection: keep-alive\r\nX-Leak: %s\r\n",
+                                    token_a, token_a);
 
         n_get = 0;
         agentd_log[0] = 0;
@@ -103,7 +106,8 @@ static void test_absolute(const char *origin) {
         EXPECT(s, 200);
         assert(startswith(upstream_saw, "GET /base/a%2fb/../c?x=%zz\n")); /* as it came: there is no policy on it */
         assert(strstr(upstream_saw, "\nAuthorization: Basic own\n") && strstr(upstream_saw, "\nCookie: own\n"));
-        assert(!strstr(upstream_saw, "eyJ") && !strstr(upstream_saw, "Proxy") && !strstr(upstream_saw, "other.example"));
+        assert(!strstr(upstream_saw, "eyJ") && !strstr(upstream_saw, "Proxy") &&
+               !strstr(upstream_saw, "other.example"));
         assert(!strstr(upstream_saw, SECRET) && n_get == 0);
         assert(strstr(agentd_log, "\"service\":\"proxy\"") && n_audit == 1 && strstr(audit_log, "AGENT_ROUTE=proxy "));
 }
@@ -118,7 +122,8 @@ static void test_edit_session(const char *origin) {
         agentd_log[0] = 0;
         audit_reset();
         EXPECT(through(get, h), 200);
-        assert(n_audit == 1 && strstr(audit_log, "AGENT_EDIT_SESSION=" RUN_A) && strstr(audit_log, "AGENT_HOLDER=carol"));
+        assert(n_audit == 1 && strstr(audit_log, "AGENT_EDIT_SESSION=" RUN_A) &&
+               strstr(audit_log, "AGENT_HOLDER=carol"));
         assert(!strstr(audit_log, "AGENT_RUN=") && !strstr(agentd_log, "\"service\":\"proxy\""));
         EXPECT(authorized("GET", "/v1/run", "", NULL), 401);
         live_a->holder = mfree(live_a->holder);
@@ -156,7 +161,8 @@ static void test_tunnel(const char *target) {
         assert(recv(fd, buf, sizeof(buf), MSG_DONTWAIT) == 0);
         safe_close(fd);
         pump();
-        assert(n_audit == 1 && strstr(audit_log, "AGENT_METHOD=CONNECT ") && strstr(audit_log, "AGENT_OUTCOME=complete "));
+        assert(n_audit == 1 && strstr(audit_log, "AGENT_METHOD=CONNECT ") &&
+               strstr(audit_log, "AGENT_OUTCOME=complete "));
         assert(strstr(agentd_log, "\"method\":\"CONNECT\"") && strstr(agentd_log, "\"outcome\":\"complete\"") &&
                strstr(agentd_log, "\"request_bytes\":5,\"response_bytes\":11"));
 
@@ -186,7 +192,8 @@ static void test_tunnel(const char *target) {
                         got += k > 0 ? (size_t) k : 0;
                         for (size_t i = 0; i < sizeof(buf); i++)
                                 buf[i] = (char) ((sent + i) * 31 >> 3);
-                        k = sent < total ? send(from, buf, MIN(sizeof(buf), total - sent), MSG_NOSIGNAL | MSG_DONTWAIT) : 0;
+                        k = sent < total ? send(from, buf, MIN(sizeof(buf), total - sent), MSG_NOSIGNAL | MSG_DONTWAIT)
+                                         : 0;
                         sent += k > 0 ? (size_t) k : 0;
                         assert(sd_event_run(bridge->event, 0) >= 0);
                 }

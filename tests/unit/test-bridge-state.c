@@ -30,7 +30,8 @@ static void test_events(void) {
                (int) run->metrics[1].value == 2);
 
         /* A sum is a number, too. */
-        s = authorized("POST", "/v1/metrics", "", "{\"name\":\"huge\",\"value\":1e308}\n{\"name\":\"huge\",\"value\":1e308}");
+        s = authorized("POST", "/v1/metrics", "",
+                       "{\"name\":\"huge\",\"value\":1e308}\n{\"name\":\"huge\",\"value\":1e308}");
         assert(endswith(s, "{\"lines\":1,\"refused\":1}\n"));
 
         /* Names cannot be had without end, and events count against the log's limit. */

@@ -44,9 +44,12 @@ static void make_run_s(void) {
         assert(http_server_new(bridge->event, &options, &piece_server) == 0);
         assert(http_listener_new(piece_server, listen_tcp(&piece_address), piece_handler, NULL, &l) == 0);
         text = strprintf("{\"name\":\"s\",\"base_url\":\"http://127.0.0.1:%u\",\"auth\":{\"kind\":\"none\"},\"allow\":["
-                         "{\"methods\":[\"GET\",\"HEAD\",\"POST\"],\"paths\":[\"/*\"]}]}", ntohs(piece_address.sin_port));
-        text2 = strprintf("{\"name\":\"k\",\"base_url\":\"http://127.0.0.1:%u\",\"auth\":{\"kind\":\"bearer\"},\"allow\":["
-                          "{\"methods\":[\"GET\"],\"paths\":[\"/*\"]}]}", ntohs(piece_address.sin_port));
+                         "{\"methods\":[\"GET\",\"HEAD\",\"POST\"],\"paths\":[\"/*\"]}]}",
+                         ntohs(piece_address.sin_port));
+        text2 = strprintf(
+                "{\"name\":\"k\",\"base_url\":\"http://127.0.0.1:%u\",\"auth\":{\"kind\":\"bearer\"},\"allow\":["
+                "{\"methods\":[\"GET\"],\"paths\":[\"/*\"]}]}",
+                ntohs(piece_address.sin_port));
         assert(service_parse(text, strlen(text), SERVICE_ALLOW_HTTP, &open, NULL) == 0);
         assert(service_parse(text2, strlen(text2), SERVICE_ALLOW_HTTP, &sealed, NULL) == 0);
         assert(live_run_new(&live_s) == 0);
@@ -65,8 +68,8 @@ static void make_run_s(void) {
 }
 
 static int begin(const char *service) {
-        _cleanup_free_ char *head = strprintf("GET /v1/services/%s/e HTTP/1.1\r\nHost: x\r\nx-api-key: %s\r\n\r\n", service,
-                                              token_a);
+        _cleanup_free_ char *head = strprintf("GET /v1/services/%s/e HTTP/1.1\r\nHost: x\r\nx-api-key: %s\r\n\r\n",
+                                              service, token_a);
         int fd = dial(&address_a);
 
         assert(send(fd, head, strlen(head), MSG_NOSIGNAL) > 0);
@@ -283,8 +286,8 @@ static void test_framing(void) {
                       { "HEAD", 200, HTTP_LENGTH_UNKNOWN } };
 
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
-                _cleanup_free_ char *head = strprintf("%s /v1/services/s/e HTTP/1.1\r\nHost: x\r\nx-api-key: %s\r\n\r\n",
-                                                      cases[i].method, token_a);
+                _cleanup_free_ char *head = strprintf(
+                        "%s /v1/services/s/e HTTP/1.1\r\nHost: x\r\nx-api-key: %s\r\n\r\n", cases[i].method, token_a);
                 n_pieces = 0;
                 int fd = dial(&address_a);
                 /* Twice on one connection: nothing of the first may be left over. */
@@ -316,7 +319,8 @@ static void test_framing(void) {
         pump();
         char buf[1024];
         ssize_t n = recv(fd, buf, sizeof(buf), MSG_DONTWAIT);
-        assert(n > 4 && memcmp(buf + n - 4, "\x1f\x8b\x08\x00", 4) == 0 && memmem(buf, (size_t) n, "Content-Encoding: gzip", 22));
+        assert(n > 4 && memcmp(buf + n - 4, "\x1f\x8b\x08\x00", 4) == 0 &&
+               memmem(buf, (size_t) n, "Content-Encoding: gzip", 22));
         safe_close(fd);
         pump();
 }

@@ -50,8 +50,10 @@ static int accept_far(void) {
 static bool exchange(const struct sockaddr_in *sa, const char *token, const char *service, const char *method,
                      const char *rest, int *far) {
         static const char answer[] = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-        _cleanup_free_ char *text = strprintf("%s /v1/services/%s/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\nx-api-key: "
-                                              "%s\r\n%s", method, service, token, rest);
+        _cleanup_free_ char *text = strprintf(
+                "%s /v1/services/%s/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\nx-api-key: "
+                "%s\r\n%s",
+                method, service, token, rest);
         char buf[8192];
         int fd = dial(sa);
         ssize_t n = -1;
@@ -146,7 +148,8 @@ static void test_pool(void) {
         CurlGlue *first, *again, *g;
 
         assert(upstream_pool_new(bridge->event, &(CurlGlueOptions) { .guard = guard, .allow_http = true }, &p) == 0);
-        assert(upstream_pool_get(p, "a", "s", &first) == 0 && upstream_pool_get(p, "a", "s", &again) == 0 && again == first);
+        assert(upstream_pool_get(p, "a", "s", &first) == 0 && upstream_pool_get(p, "a", "s", &again) == 0 &&
+               again == first);
         assert(upstream_pool_get(p, "a", "t", &g) == 0 && g != first);
         assert(upstream_pool_get(p, "b", "s", &g) == 0 && g != first);
         assert(upstream_pool_size(p) == 3);

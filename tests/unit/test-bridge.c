@@ -99,8 +99,10 @@ static int reports_fd = -EBADF;
 
 /* What agentd could not take before a restart or kill -9, the next bridge sends. */
 static void test_saved_reports(void) {
-        static const char saved[] = "[\"ReportCall\",\"" RUN_A "\",1,\"id\",\"{\\\"outcome\\\":\\\"interrupted\\\"}\"]\n"
-                                    "[\"ReportCall\",\"" RUN_A "\",1,\"other\",\"{\\\"outcome\\\":\\\"interrupted\\\"}\"]\n"
+        static const char saved[] = "[\"ReportCall\",\"" RUN_A
+                                    "\",1,\"id\",\"{\\\"outcome\\\":\\\"interrupted\\\"}\"]\n"
+                                    "[\"ReportCall\",\"" RUN_A
+                                    "\",1,\"other\",\"{\\\"outcome\\\":\\\"interrupted\\\"}\"]\n"
                                     "[\"ReportCall\",\"" RUN_A "\",1,\"id\",\"{}\"]\n"
                                     "[\"ReportResult\",\"" RUN_A "\",2,\"{\\\"status\\\":1}\",null]\n"
                                     "[\"Evil\",\"" RUN_A "\",1,\"x\",\"y\"]\n17\n[\"ReportCall\",\"cut sho";
@@ -129,8 +131,8 @@ static size_t count_of(const char *text, const char *what) {
         return n;
 }
 
-/* Calls go out together; none is lost where agentd is away, or does not want one of them; and the log holds what is owed,
- * not all that ever was. */
+/* Calls go out together; none is lost where agentd is away, or does not want one of them; and the log holds what is
+ * owed, not all that ever was. */
 static void test_call_batches(void) {
         LiveRun live = { .attempt = 1 };
         CallReport *c, *held;

@@ -134,7 +134,12 @@ static void link_close(void) {
 static void ask(MaterialVerb verb, const char *run, const char *service, const char *token, uint64_t generation) {
         char packet[MATERIAL_QUESTION_MAX];
         MaterialQuestion q = {
-                .verb = verb, .cookie = ++cookie, .generation = generation, .run = run, .service = service, .token = token,
+                .verb = verb,
+                .cookie = ++cookie,
+                .generation = generation,
+                .run = run,
+                .service = service,
+                .token = token,
         };
         ssize_t n = material_question_encode(&q, packet, sizeof(packet));
 
@@ -432,7 +437,8 @@ int main(void) {
         set_credential("alice", "bearer", SEAL_FORM_TEXT, CANARY "-new");
         run_child(caller_of_new);
         run_child(caller_of_new);
-        _cleanup_free_ char *sealed = strprintf("%s/alice/bearer", store_dir), *aside = strprintf("%s/aside", store_dir);
+        _cleanup_free_ char *sealed = strprintf("%s/alice/bearer", store_dir),
+                            *aside = strprintf("%s/aside", store_dir);
         assert(rename(sealed, aside) == 0); /* by whoever */
         run_child(caller_of_none);
         assert(rename(aside, sealed) == 0);

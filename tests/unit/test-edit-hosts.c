@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Where a session in an edit may go: what is written becomes patterns, each once; what is no name of a host is refused; and
- * nobody gets beyond a list by writing the same in another way. */
+/* Where a session in an edit may go: what is written becomes patterns, each once; what is no name of a host is refused;
+ * and nobody gets beyond a list by writing the same in another way. */
 #include "basic/string-util.h"
 #include "edit-hosts.h"
 #include "service/proxy-allow.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * The hub: every ready descriptor is dispatched once for what it has, in few turns of the loop; what is removed, also by
- * a callback before its turn, is never called again; interest that was withdrawn and given back is still met; tasks run
- * once, in order, and one that queues itself for ever does not hold up the loop.
+ * The hub: every ready descriptor is dispatched once for what it has, in few turns of the loop; what is removed, also
+ * by a callback before its turn, is never called again; interest that was withdrawn and given back is still met; tasks
+ * run once, in order, and one that queues itself for ever does not hold up the loop.
  */
 
 #undef NDEBUG

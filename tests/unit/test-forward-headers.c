@@ -32,8 +32,9 @@ static void test_ways_to_us(const Service *s) {
                 "\\\\127.0.0.1:8377/x", "/\t/127.0.0.1:8377/x", "ht\ttp://127.0.0.1:8377/", "http://a:b/", "http://",
                 "http:\\\\127.0.0.1:8377", "http://[::1:8377", "http://a:83:77/",
         };
-        static const char *const local[] = { "http://agent-bridge/v1/run", "http://LOCALHOST/v1/run", "http://agent-bridge:/x",
-                                             "http://agent-bridge:80/x", "http://agent-bridge" };
+        static const char *const local[] = { "http://agent-bridge/v1/run", "http://LOCALHOST/v1/run",
+                                             "http://agent-bridge:/x", "http://agent-bridge:80/x",
+                                             "http://agent-bridge" };
         _cleanup_free_ char *out = NULL;
 
         for (size_t i = 0; i < ELEMENTSOF(tcp); i++) {
@@ -54,7 +55,8 @@ static void test_ways_to_us(const Service *s) {
         /* A server of the agent's own, as command line clients start one to be told that somebody has signed in. */
         assert(rewrite_location(&named, "http://127.0.0.1:3000/callback?code=1", &out) == 0 && !out);
 
-        assert(rewrite_link(&named, "<http://127.0.0.1:8377/v1/run>; rel=next, </v2/x>; rel=\"next\"; title=\", </v1/run>\"",
+        assert(rewrite_link(&named,
+                            "<http://127.0.0.1:8377/v1/run>; rel=next, </v2/x>; rel=\"next\"; title=\", </v1/run>\"",
                             &out) == 0);
         assert(streq(out, "<about:invalid>; rel=next, </v1/services/demo/x>; rel=\"next\"; "
                           "title=\", <https://api.example.com/v1/run>\""));

@@ -780,7 +780,8 @@ static void test_shares(void) {
                 assert(send(few[i], "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n", 31, MSG_NOSIGNAL) == 31);
                 pump(&t);
         }
-        assert(http_listener_statistics(other)->connections == ELEMENTSOF(few) && http_server_connections(t.server) <= 32);
+        assert(http_listener_statistics(other)->connections == ELEMENTSOF(few) &&
+               http_server_connections(t.server) <= 32);
         for (unsigned i = 0; i < ELEMENTSOF(fds); i++)
                 safe_close(fds[i]);
         for (unsigned i = 0; i < ELEMENTSOF(few); i++)

@@ -180,9 +180,11 @@ static void test_clean(LayerStore *s) {
         assert(access(a, F_OK) < 0);
 }
 
-/* What was about to be published when everything stopped is known afterwards, and half-written documents are not kept. */
+/* What was about to be published when everything stopped is known afterwards, and half-written documents are not kept.
+ */
 static void test_notes(LayerStore *s) {
-        _cleanup_free_ char *a = NULL, *b = NULL, *digest = strprintf("sha256:%064d", 7), *other = strprintf("sha256:%064d", 8);
+        _cleanup_free_ char *a = NULL, *b = NULL, *digest = strprintf("sha256:%064d", 7),
+                            *other = strprintf("sha256:%064d", 8);
         _cleanup_strv_free_ char **l = NULL, **none = NULL;
         int fd;
 

@@ -160,8 +160,8 @@ static void control(sd_bus *bus, const char *what, unsigned asked, unsigned call
                 uint32_t x;
 
                 usleep(1000);
-                assert(sd_bus_call_method(bus, "org.agentd1.Test", "/test", "org.agentd1.Test", "Control", &e, &reply, "s",
-                                          "") >= 0);
+                assert(sd_bus_call_method(bus, "org.agentd1.Test", "/test", "org.agentd1.Test", "Control", &e, &reply,
+                                          "s", "") >= 0);
                 assert(sd_bus_message_read(reply, "uuu", &x, &x, &n) >= 0);
                 sd_bus_message_unref(reply);
         }

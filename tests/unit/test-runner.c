@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * Proves that a runner's manifest is read strictly; who gets the canary; which scripts a pattern names; what is no UTF-8;
- * what is made of the end of a check; that a node's identity changes with everything that is loaded with it, is that of
- * the environment where this cannot be told, and survives any damaged program; that the purge of compile caches leaves
- * the tree that they are in alone.
+ * Proves that a runner's manifest is read strictly; who gets the canary; which scripts a pattern names; what is no
+ * UTF-8; what is made of the end of a check; that a node's identity changes with everything that is loaded with it, is
+ * that of the environment where this cannot be told, and survives any damaged program; that the purge of compile caches
+ * leaves the tree that they are in alone.
  */
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -43,7 +43,8 @@ static void test_manifest(void) {
         assert(runner_node_path(r, &path) == 0 && streq(path, "/usr/bin/node"));
         r = runner_unref(r);
         path = mfree(path);
-        assert(runner_from_manifest(D2, HEAD "\"check\":[\"a\"],\"node\":\"bin/node\",\"node_digest\":\"" D1 "\"}", &r, NULL) == 0);
+        assert(runner_from_manifest(D2, HEAD "\"check\":[\"a\"],\"node\":\"bin/node\",\"node_digest\":\"" D1 "\"}", &r,
+                                    NULL) == 0);
         assert(runner_node_path(r, &path) == 0 && streq(path, "/opt/agentd/runner/bin/node"));
 }
 
@@ -68,12 +69,14 @@ static void test_canary(void) {
 static void test_patterns(void) {
         assert(runner_pattern_matches("*.js", "main.js") && runner_pattern_matches("*.js", "lib/deep/a.js"));
         assert(!runner_pattern_matches("*.js", "main.mjs") && !runner_pattern_matches("*.js", "node_modules/x/a.js"));
-        assert(!runner_pattern_matches("*.js", "lib/node_modules/x/a.js") && !runner_pattern_matches("*.js", ".hidden.js"));
+        assert(!runner_pattern_matches("*.js", "lib/node_modules/x/a.js") &&
+               !runner_pattern_matches("*.js", ".hidden.js"));
         assert(runner_pattern_matches("node_modules/*/a.js", "node_modules/x/a.js"));
         assert(runner_pattern_matches("lib/*.js", "lib/a.js") && !runner_pattern_matches("lib/*.js", "lib/deep/a.js"));
 
         assert(utf8_bad_line("", 0) == 0 && utf8_bad_line("a\nä\n", 5) == 0);
-        assert(utf8_bad_line("a\n\xff\n", 4) == 2 && utf8_bad_line("\xc3\n\xa4", 3) == 1 && utf8_bad_line("a\nb\n\xc3", 5) == 3);
+        assert(utf8_bad_line("a\n\xff\n", 4) == 2 && utf8_bad_line("\xc3\n\xa4", 3) == 1 &&
+               utf8_bad_line("a\nb\n\xc3", 5) == 3);
 }
 
 static void test_judge(void) {
@@ -86,9 +89,12 @@ static void test_judge(void) {
                 const char *reason;
         } cases[] = {
                 { "", "success", 0, CHECK_OK, NULL },
-                { syntax, "exit-code", 1, CHECK_BROKEN, "lib/a.mjs:12: SyntaxError: Unexpected token ';' (Node.js v20.19.2)" },
-                { "/opt/agentd/runner/a.js:1\nx\n", "exit-code", 1, CHECK_BROKEN, "a.js:1: node --check refuses it (node)" },
-                { "rubbish \x01\xff", "exit-code", 1, CHECK_BROKEN, "node --check refuses a script without saying why" },
+                { syntax, "exit-code", 1, CHECK_BROKEN,
+                  "lib/a.mjs:12: SyntaxError: Unexpected token ';' (Node.js v20.19.2)" },
+                { "/opt/agentd/runner/a.js:1\nx\n", "exit-code", 1, CHECK_BROKEN,
+                  "a.js:1: node --check refuses it (node)" },
+                { "rubbish \x01\xff", "exit-code", 1, CHECK_BROKEN,
+                  "node --check refuses a script without saying why" },
                 { syntax, "exit-code", CHECK_STATUS_BLIND, CHECK_ERROR, "node ends with 0 but does not check" },
                 { "", "exit-code", CHECK_STATUS_TIMED_OUT, CHECK_ERROR, "did not end in time" },
                 { "", "exit-code", CHECK_STATUS_KILLED, CHECK_ERROR, "killed" },
@@ -106,11 +112,13 @@ static void test_judge(void) {
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
                 _cleanup_free_ char *reason = NULL;
 
-                assert(runner_check_judge(cases[i].output, cases[i].result, cases[i].status, &reason) == cases[i].verdict);
+                assert(runner_check_judge(cases[i].output, cases[i].result, cases[i].status, &reason) ==
+                       cases[i].verdict);
                 assert(!cases[i].reason == !reason);
                 if (reason && !strstr(reason, cases[i].reason))
                         fprintf(stderr, "%zu: %s\n", i, reason);
-                assert(!reason || (strstr(reason, cases[i].reason) && utf8_is_valid(reason, strlen(reason)) && !string_has_cc(reason)));
+                assert(!reason || (strstr(reason, cases[i].reason) && utf8_is_valid(reason, strlen(reason)) &&
+                                   !string_has_cc(reason)));
         }
 }
 
@@ -177,7 +185,8 @@ static void test_identity(void) {
                 self[n] = old;
         }
         /* A link that leads out does not. */
-        assert(unlink(at("usr/bin/node")) >= 0 && symlink("../../../../../../../../proc/self/exe", at("usr/bin/node")) >= 0);
+        assert(unlink(at("usr/bin/node")) >= 0 &&
+               symlink("../../../../../../../../proc/self/exe", at("usr/bin/node")) >= 0);
         assert(node_identity(top, NULL, D1, a, message) == -ENOENT);
         assert(rm_rf_at(AT_FDCWD, at("usr")) >= 0);
 }
@@ -204,7 +213,8 @@ static void test_purge(void) {
         put("cc/v20.1.0-x64-12345678-1000/b", "x", 1, 0644);
         put("cc/mine/b", "x", 1, 0644);
         assert(compile_cache_purge(top, "/cc", message) == 0);
-        assert(access(at("home/agent/.cache/v8-compile-cache"), F_OK) < 0 && access(at("home/agent/.cache/node-compile-cache"), F_OK) < 0);
+        assert(access(at("home/agent/.cache/v8-compile-cache"), F_OK) < 0 &&
+               access(at("home/agent/.cache/node-compile-cache"), F_OK) < 0);
         assert(access(at("home/agent/.cache/other"), F_OK) == 0 && access(at("cc/mine/b"), F_OK) == 0);
         assert(access(at("cc/v20.1.0-x64-12345678-1000"), F_OK) < 0);
 

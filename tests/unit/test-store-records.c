@@ -62,7 +62,8 @@ static void test_records(void) {
                 { .id = id, .attempt = 1, .call_id = "../x", .json = "{}" },
         };
         assert(store_calls_add(s, many, ELEMENTSOF(many)) == 0);
-        assert(many[0].result == 0 && many[1].result == -EALREADY && many[2].result == -ENOENT && many[3].result == -EINVAL);
+        assert(many[0].result == 0 && many[1].result == -EALREADY && many[2].result == -ENOENT &&
+               many[3].result == -EINVAL);
         assert(enqueue(s, "a", "x", 0, second) == 1);
         store_run_free(claim(s, &no_caps));
         calls = strv_free(calls);
@@ -299,7 +300,10 @@ static void test_generations(void) {
                               third = { .digest = (char *) D3, .manifest = (char *) "{}" },
                               first = { .digest = (char *) D1 };
         const StoreAgent x = { .user = (char *) "a", .name = (char *) "x", .definition = (char *) "{}" },
-                         n = { .user = (char *) "a", .name = (char *) "new", .definition = (char *) "{}", .concurrency = 1,
+                         n = { .user = (char *) "a",
+                               .name = (char *) "new",
+                               .definition = (char *) "{}",
+                               .concurrency = 1,
                                .head = (char *) D2 };
         bool made;
         _cleanup_strv_free_ char **all = NULL, **of_a = NULL, **of_x = NULL;
@@ -329,7 +333,8 @@ static void test_generations(void) {
         of_x = strv_free(of_x);
         assert(store_generation_walk(s, "a", "x", list_generation, &of_x) == 3 && streq(of_x[0], "a/x 4 22 head") &&
                streq(of_x[1], "a/x 3 33"));
-        assert(store_generations_import(s, &x, (StoreGeneration[]) { third, first }, 2, &made) == -EINVAL); /* no manifest */
+        assert(store_generations_import(s, &x, (StoreGeneration[]){ third, first }, 2, &made) ==
+               -EINVAL); /* no manifest */
         assert(store_generations_import(s, &n, (StoreGeneration[]) { second, third }, 2, &made) == 0 && made);
         of_x = strv_free(of_x);
         assert(store_generation_walk(s, "a", "new", list_generation, &of_x) == 2 && streq(of_x[0], "a/new 2 33 head") &&

@@ -61,7 +61,8 @@ static void test_counted(void) {
         run_once(s, "u", "x", 0, a);
         run_once(s, "u", "x", 100, b);
         assert(store_run_get(s, a, &first) == 0 && store_run_get(s, b, &second) == 0);
-        assert(first->size == STORE_RUN_OVERHEAD + strlen("x") + strlen("{\"status\":\"success\"}") + strlen("{\"v\":1}"));
+        assert(first->size ==
+               STORE_RUN_OVERHEAD + strlen("x") + strlen("{\"status\":\"success\"}") + strlen("{\"v\":1}"));
         assert(second->size == first->size + 100 * strlen("{\"call\":1}"));
         u = use_of(s, "u");
         assert(u.finished == 2 && u.finished_bytes == first->size + second->size);

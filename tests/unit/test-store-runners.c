@@ -9,10 +9,14 @@
 #define D4 "sha256:4444444444444444444444444444444444444444444444444444444444444444"
 
 static int deploy(Store *s, const char *digest, StoreRunnerState state, const char *agents) {
-        return store_runner_deploy(s, &(StoreRunner) {
-                                              .digest = (char *) digest, .name = (char *) "n", .version = (char *) "1",
-                                              .manifest = (char *) "{}", .author = (char *) "root", .state = state,
-                                              .percent = state == RUNNER_CANARY && !agents ? 10 : 0, .agents = (char *) agents });
+        return store_runner_deploy(s, &(StoreRunner){ .digest = (char *) digest,
+                                                      .name = (char *) "n",
+                                                      .version = (char *) "1",
+                                                      .manifest = (char *) "{}",
+                                                      .author = (char *) "root",
+                                                      .state = state,
+                                                      .percent = state == RUNNER_CANARY && !agents ? 10 : 0,
+                                                      .agents = (char *) agents });
 }
 
 static int write_one(const StoreRunner *r, void *userdata) {
@@ -98,13 +102,15 @@ static void test_verdicts(void) {
         assert(store_verdict_add(s, D1, D2, true, NULL) == -ENOENT);
         assert(deploy(s, D1, RUNNER_CURRENT, NULL) == 0);
         assert(store_verdict_get(s, D1, D2, &v) == -ENOENT);
-        assert(store_verdict_add(s, D1, D2, false, NULL) == -EINVAL && store_verdict_add(s, D1, "x", true, NULL) == -EINVAL);
+        assert(store_verdict_add(s, D1, D2, false, NULL) == -EINVAL &&
+               store_verdict_add(s, D1, "x", true, NULL) == -EINVAL);
         assert(store_verdict_add(s, D1, D2, false, "a.js:1: no") == 1);
         assert(store_verdict_add(s, D1, D2, true, NULL) == 0); /* the first one counts */
         assert(store_verdict_add(s, D1, D3, true, NULL) == 1);
         s = store_free(s);
         s = open_store();
-        assert(store_verdict_get(s, D1, D2, &v) == 0 && !v->ok && streq(v->reason, "a.js:1: no") && v->created_usec > 0);
+        assert(store_verdict_get(s, D1, D2, &v) == 0 && !v->ok && streq(v->reason, "a.js:1: no") &&
+               v->created_usec > 0);
         assert(store_verdict_list(s, D1, count_one, n) == 2 && n[0] == 1 && n[1] == 1);
 
         /* Going back passes over what no node accepts. */
@@ -146,8 +152,13 @@ static void test_run_columns(void) {
         run = claim(s, &no_caps);
         assert(!run->runner_before && !run->verdict);
         assert(store_run_set_prepared(s, id, run->fence,
-                                      &(StoreRunPlan) { .unit = "u", .boot_id = "b", .runner = D2, .runner_before = D1,
-                                                        .verdict = "cached", .verified = "digest", .sandbox_uid = 61234 }) == 0);
+                                      &(StoreRunPlan){ .unit = "u",
+                                                       .boot_id = "b",
+                                                       .runner = D2,
+                                                       .runner_before = D1,
+                                                       .verdict = "cached",
+                                                       .verified = "digest",
+                                                       .sandbox_uid = 61234 }) == 0);
         assert(store_run_get(s, id, &again) == 0);
         assert(streq(again->runner, D2) && streq(again->runner_before, D1) && streq(again->verdict, "cached"));
         assert(streq(again->verified, "digest") && !again->verify);

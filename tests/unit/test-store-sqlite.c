@@ -50,10 +50,10 @@ static void check_whole(sqlite3 *db) {
                           "AND state = 0) OR live <> (SELECT COUNT(*) FROM runs WHERE lane_id = l.id AND "
                           "state IN (1, 2))") == 0);
         assert(number(db,
-               "SELECT COUNT(*) FROM users u WHERE finished <> (SELECT COUNT(*) FROM runs WHERE user_id = u.id "
-                          "AND state = 3) OR finished_bytes <> (SELECT COALESCE(SUM(size), 0) FROM runs WHERE "
-                          "user_id = u.id AND state = 3) OR artifact_bytes <> (SELECT COALESCE(SUM(a.size + reserved), 0) "
-                          "FROM artifacts a JOIN runs r USING (seq) WHERE r.user_id = u.id)") == 0);
+                      "SELECT COUNT(*) FROM users u WHERE finished <> (SELECT COUNT(*) FROM runs WHERE user_id = u.id "
+                      "AND state = 3) OR finished_bytes <> (SELECT COALESCE(SUM(size), 0) FROM runs WHERE "
+                      "user_id = u.id AND state = 3) OR artifact_bytes <> (SELECT COALESCE(SUM(a.size + reserved), 0) "
+                      "FROM artifacts a JOIN runs r USING (seq) WHERE r.user_id = u.id)") == 0);
         /* No name of an agent without an agent or a run of it. */
         assert(number(db,
                "SELECT COUNT(*) FROM lanes l WHERE NOT EXISTS (SELECT 1 FROM agents WHERE lane_id = l.id) AND "
@@ -377,8 +377,8 @@ static void full_disk(void) {
         assert(fill(s, id, &n) == -ENOSPC);
         printf("  %u enqueued, then: %s\n", n, store_error(s));
         assert(counts(s, NULL, NULL).queued == n && counts(s, NULL, NULL).live == 1);
-        /* Fill the rest, so that not even the end of a run fits: and let somebody read, so that the log is not begun anew in
-         * room that it has. */
+        /* Fill the rest, so that not even the end of a run fits: and let somebody read, so that the log is not begun
+         * anew in room that it has. */
         assert(sqlite3_open_v2(db_path(), &reader, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK);
         assert(sqlite3_exec(reader, "BEGIN; SELECT COUNT(*) FROM runs", NULL, NULL, NULL) == SQLITE_OK);
         while ((r = store_run_post_result(s, run->id, 1, "{}")) == 0 || r == 1)

@@ -33,7 +33,8 @@ static void test_life(void) {
         assert(streq(run->id, id) && streq(run->user, "alice") && streq(run->agent, "analyst"));
         assert(run->state == RUN_PREPARING && run->attempt == 1 && run->fence == 1 && run->uid == 1000);
         assert(streq(run->session, "s1") && streq(run->labels, "{\"k\":\"v\"}") && streq(run->parent, parent));
-        assert(run->priority == 5 && run->keep && run->verify && run->timeout_usec == 60 * USEC_PER_SEC && !run->idempotency_key);
+        assert(run->priority == 5 && run->keep && run->verify && run->timeout_usec == 60 * USEC_PER_SEC &&
+               !run->idempotency_key);
         assert(run->sandbox_uid == (uid_t) -1 && run->exit_code == -1 && run->result == _RUN_RESULT_INVALID);
         assert(run->created_usec > 0 && run->claimed_usec >= run->created_usec && run->finished_usec == 0);
 

@@ -75,7 +75,8 @@ int layer_store_check_seal(LayerStore *s, const char *digest);
 int layer_store_verify(LayerStore *s, const char *digest);
 /* Missing is no error. Whether anybody needs it is for the caller to know. */
 int layer_store_remove(LayerStore *s, const char *digest);
-/* Moves it from the store into the staging directory STAGING, to be removed with that at leisure. Missing is no error. */
+/* Moves it from the store into the staging directory STAGING, to be removed with that at leisure. Missing is no error.
+ */
 int layer_store_discard(LayerStore *s, const char *digest, const char *staging);
 /* All digests, sorted. */
 int layer_store_list(LayerStore *s, char ***ret);

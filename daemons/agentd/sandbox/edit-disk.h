@@ -3,8 +3,8 @@
 
 /*
  * Where the changes of an edit are: a file system of their own in the file <dir>/disk, so that they have a size that
- * they cannot grow beyond. It is as large as it may become, and mostly holes: while a session may write to it, all of it
- * is set aside on the disk below (so a full disk is an error at the beginning, never lost writes in the middle), and
+ * they cannot grow beyond. It is as large as it may become, and mostly holes: while a session may write to it, all of
+ * it is set aside on the disk below (so a full disk is an error at the beginning, never lost writes in the middle), and
  * what is free in it is given back at the end.
  *
  * Two mounts of one such file would destroy it, so a lock is held by the loop device, as long as that lives.

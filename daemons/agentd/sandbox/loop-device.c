@@ -18,7 +18,8 @@ static int open_device(int number) {
         fd = open(path, O_RDWR | O_CLOEXEC);
         if (fd >= 0 || errno != ENOENT)
                 return fd < 0 ? -errno : fd;
-        /* A container has its own /dev, without nodes for devices that were made later. Elsewhere none may be opened. */
+        /* A container has its own /dev, without nodes for devices that were made later. Elsewhere none may be opened.
+         */
         snprintf(path, sizeof path, "/dev/.agentd-loop%d", number);
         if (mknod(path, S_IFBLK | 0600, makedev(LOOP_MAJOR, (unsigned) number)) < 0 && errno != EEXIST)
                 return -errno;

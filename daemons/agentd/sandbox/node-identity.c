@@ -161,8 +161,9 @@ static int read_elf(Identity *id, int fd) {
         int r = 0;
 
         if (!read_at(fd, &eh, sizeof eh, 0) || memcmp(eh.e_ident, ELFMAG, SELFMAG) != 0 ||
-            eh.e_ident[EI_CLASS] != ELFCLASS64 || eh.e_ident[EI_DATA] != ELFDATA2LSB || eh.e_phentsize != sizeof(Elf64_Phdr) ||
-            eh.e_phnum > SEGMENTS_MAX || !read_at(fd, ph, eh.e_phnum * sizeof *ph, eh.e_phoff)) {
+            eh.e_ident[EI_CLASS] != ELFCLASS64 || eh.e_ident[EI_DATA] != ELFDATA2LSB ||
+            eh.e_phentsize != sizeof(Elf64_Phdr) || eh.e_phnum > SEGMENTS_MAX ||
+            !read_at(fd, ph, eh.e_phnum * sizeof *ph, eh.e_phoff)) {
                 id->vague = true; /* a script, or for another machine */
                 return 0;
         }
@@ -240,7 +241,8 @@ static int add_directory(Identity *id, const char *dir) {
 
 static int add_directories(Identity *id) {
         static const char *const plain[] = { "usr/local/lib", "lib", "usr/lib", "lib64", "usr/lib64" };
-        static const char *const by_machine[] = { "usr/local/lib/%s-linux-gnu", "lib/%s-linux-gnu", "usr/lib/%s-linux-gnu" };
+        static const char *const by_machine[] = { "usr/local/lib/%s-linux-gnu", "lib/%s-linux-gnu",
+                                                  "usr/lib/%s-linux-gnu" };
         struct utsname u;
         int r = uname(&u) < 0 ? -errno : 0;
 
@@ -248,7 +250,8 @@ static int add_directories(Identity *id) {
                 r = add_directory(id, plain[i]);
         for (size_t i = 0; r >= 0 && i < ELEMENTSOF(by_machine); i++) {
                 const char *at = strstr(by_machine[i], "%s");
-                _cleanup_free_ char *dir = strprintf("%.*s%s%s", (int) (at - by_machine[i]), by_machine[i], u.machine, at + 2);
+                _cleanup_free_ char *dir = strprintf("%.*s%s%s", (int) (at - by_machine[i]), by_machine[i], u.machine,
+                                                     at + 2);
 
                 r = dir ? add_directory(id, dir) : -ENOMEM;
         }
@@ -300,7 +303,8 @@ static int add_configuration(Identity *id, const char *path) {
 
 static int collect(Identity *id, const char *own) {
         static const char *const configuration[] = { "etc/ld.so.preload", "etc/ld.so.cache" };
-        _cleanup_close_ int fd = own ? open(own, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : open_inside(id->root, "usr/bin/node");
+        _cleanup_close_ int fd = own ? open(own, O_RDONLY | O_NONBLOCK | O_CLOEXEC)
+                                     : open_inside(id->root, "usr/bin/node");
         char link[8];
         struct stat st;
         int r;

@@ -160,7 +160,8 @@ static int clone_layers(char *const *layers, int userns, int *fds, size_t n, cha
 }
 
 /*
- * Makes a detached overlay of the clones in FDS, and of UPPER (negative: none), in which "upper" and "work" are used. By fd would be nicer, but overlayfs of kernel 6.12 takes neither fds nor detached mounts (see staging.h).
+ * Makes a detached overlay of the clones in FDS, and of UPPER (negative: none), in which "upper" and "work" are used.
+ * By fd would be nicer, but overlayfs of kernel 6.12 takes neither fds nor detached mounts (see staging.h).
  */
 static int stage_overlay(int fs, const int *fds, size_t n, int upper, const char *const options[][2], size_t n_options,
                          unsigned attributes, int *ret, char message[STEP_MESSAGE_MAX]) {

@@ -30,7 +30,8 @@ int root_compose_view(char *const *layers, const char *root, char message[STEP_M
  * file system that holds such moved ids itself (so that root of a user namespace at BASE owns both). DIR/upper and
  * DIR/work are made where they are missing.
  */
-int root_compose_edit(char *const *layers, const char *dir, uid_t base, const char *root, char message[STEP_MESSAGE_MAX]);
+int root_compose_edit(char *const *layers, const char *dir, uid_t base, const char *root,
+                      char message[STEP_MESSAGE_MAX]);
 /* DIR/upper of such a session with its ids moved down again, writable, at ROOT: what a freeze packs. */
 int root_map_edit(const char *dir, uid_t base, const char *root, char message[STEP_MESSAGE_MAX]);
 

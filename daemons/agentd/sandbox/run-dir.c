@@ -122,8 +122,8 @@ static int compose(const char *runtime_dir, LayerStore *store, const SandboxSpec
         return root_compose(&rs, message);
 }
 
-/* PrivateDevices= leaves the host's /dev/pts in place: a run would see the host's terminals, and could take all the numbers
- * that there are for them. */
+/* PrivateDevices= leaves the host's /dev/pts in place: a run would see the host's terminals, and could take all the
+ * numbers that there are for them. */
 static int mount_terminals(const char *path, char message[STEP_MESSAGE_MAX]) {
         static const char *const options[][2] = { { "mode", "0600" }, { "ptmxmode", "0666" }, { "max", "64" } };
         _cleanup_close_ int fs = -EBADF, mount_fd = -EBADF;
@@ -172,9 +172,10 @@ int run_dir_prepare(const char *runtime_dir, LayerStore *store, const SandboxSpe
         return 0;
 }
 
-/* runs/<run>/ with an empty root/, and the layers (may be NULL) mounted. THERE: run_dir_edit_disk() has made it already. */
-static int make_place(const char *runtime_dir, LayerStore *store, const char *run, bool there, const char *const *layers,
-                      char **ret_root, char ***ret_points, char message[STEP_MESSAGE_MAX]) {
+/* runs/<run>/ with an empty root/, and the layers (may be NULL) mounted. THERE: run_dir_edit_disk() has made it
+ * already. */
+static int make_place(const char *runtime_dir, LayerStore *store, const char *run, bool there,
+                      const char *const *layers, char **ret_root, char ***ret_points, char message[STEP_MESSAGE_MAX]) {
         _cleanup_free_ char *dir = run_path(runtime_dir, run, NULL), *root = run_path(runtime_dir, run, "root");
         _cleanup_strv_free_ char **points = NULL;
         _cleanup_close_ int fd = -EBADF;
@@ -240,8 +241,8 @@ bool run_dir_has_disk(const char *runtime_dir, const char *run) {
         return point && mount_point_is(point) > 0;
 }
 
-int run_dir_edit(const char *runtime_dir, LayerStore *store, const char *run, const char *const *layers, const char *dir,
-                 bool disk, uid_t base, int *ret_listener, char message[STEP_MESSAGE_MAX]) {
+int run_dir_edit(const char *runtime_dir, LayerStore *store, const char *run, const char *const *layers,
+                 const char *dir, bool disk, uid_t base, int *ret_listener, char message[STEP_MESSAGE_MAX]) {
         _cleanup_free_ char *root = NULL, *netns = run_path(runtime_dir, run, "netns"),
                 *point = run_path(runtime_dir, run, "disk");
         _cleanup_strv_free_ char **points = NULL;

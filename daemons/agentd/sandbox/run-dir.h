@@ -18,10 +18,10 @@ int run_dir_setup(const char *runtime_dir, char message[STEP_MESSAGE_MAX]);
 int run_dir_prepare(const char *runtime_dir, LayerStore *store, const SandboxSpec *spec, int *ret_listener,
                     char message[STEP_MESSAGE_MAX]);
 
-/* runs/<run>/root for an edit session in DIR (root.h), and its network namespace with the listener of the forward proxy; the
- * same for its upper alone. */
-int run_dir_edit(const char *runtime_dir, LayerStore *store, const char *run, const char *const *layers, const char *dir,
-                 bool disk, uid_t base, int *ret_listener, char message[STEP_MESSAGE_MAX]);
+/* runs/<run>/root for an edit session in DIR (root.h), and its network namespace with the listener of the forward
+ * proxy; the same for its upper alone. */
+int run_dir_edit(const char *runtime_dir, LayerStore *store, const char *run, const char *const *layers,
+                 const char *dir, bool disk, uid_t base, int *ret_listener, char message[STEP_MESSAGE_MAX]);
 int run_dir_map_edit(const char *runtime_dir, const char *run, const char *dir, bool disk, uid_t base,
                      char message[STEP_MESSAGE_MAX]);
 /* Whether there is one, whose cleanup takes a while. */

@@ -13,7 +13,8 @@
 
 #define STAGING_PLACES 40U
 
-/* Enters the private namespace (and makes it, the first time). Paths of the host cannot be seen until staging_leave(). */
+/* Enters the private namespace (and makes it, the first time). Paths of the host cannot be seen until staging_leave().
+ */
 int staging_enter(void);
 /* Attaches a detached mount; its path here is STAGING_PATH with PLACE's number. */
 int staging_attach(int mount_fd, unsigned place);

@@ -126,7 +126,8 @@ static int do_view(Server *s, const WorkerRequest *q) {
         char message[STEP_MESSAGE_MAX] = "";
         int r;
 
-        if (!run_id_is_valid(q->run) || q->n_layers < 1 || q->n_layers > SANDBOX_LAYERS_MAX || take_layers(q, layers) < 0)
+        if (!run_id_is_valid(q->run) || q->n_layers < 1 || q->n_layers > SANDBOX_LAYERS_MAX ||
+            take_layers(q, layers) < 0)
                 return answer(s, q->id, -EINVAL, "The request for a view is not valid", -EBADF);
         r = run_dir_view(s->runtime_dir, s->store, q->run, layers, message);
         return answer(s, q->id, r, message, -EBADF);
@@ -336,8 +337,10 @@ static int answer_words(Server *s, const Job *job, int error) {
         if (error < 0 && job->verb == WORKER_HASH_LAYER)
                 return answer(s, job->id, error, error == -ETXTBSY ? "The layer is still being written" : NULL, -EBADF);
         if (n <= 0 && error < 0)
-                snprintf(reply.message, sizeof reply.message, "The %s", job->verb == WORKER_NODE ? "node cannot be read" :
-                         job->verb == WORKER_CLEANUP ? "disk cannot be taken away" : "disk cannot be made");
+                snprintf(reply.message, sizeof reply.message, "The %s",
+                         job->verb == WORKER_NODE      ? "node cannot be read"
+                         : job->verb == WORKER_CLEANUP ? "disk cannot be taken away"
+                                                       : "disk cannot be made");
         snprintf(digest, sizeof digest, "%.*s", DIGEST_LEN, reply.message);
         if ((job->verb == WORKER_NODE || job->verb == WORKER_HASH_LAYER) && error >= 0 && !digest_is_valid(digest))
                 reply.error = -EIO;
@@ -364,10 +367,12 @@ static int reap(Server *s) {
                         safe_close(s->jobs[i].result_fd);
                 } else
                         r = answer(s, s->jobs[i].id, error,
-                                   error == -EBADMSG ? "The layer's bytes do not have the digest of its name" :
-                                   error == -ENOENT ? "There is no such layer" :
-                                   error == -ETXTBSY ? "The layer is still being written" :
-                                   s->jobs[i].verb != WORKER_VERIFY_LAYER && error != -EIO ? NULL : "The layer cannot be read",
+                                   error == -EBADMSG   ? "The layer's bytes do not have the digest of its name"
+                                   : error == -ENOENT  ? "There is no such layer"
+                                   : error == -ETXTBSY ? "The layer is still being written"
+                                   : s->jobs[i].verb != WORKER_VERIFY_LAYER && error != -EIO
+                                           ? NULL
+                                           : "The layer cannot be read",
                                    -EBADF);
                 s->jobs[i] = s->jobs[--s->n_jobs];
                 if (r < 0)
@@ -391,7 +396,8 @@ static int dispatch(Server *s, const WorkerRequest *q) {
                 return do_edit(s, q);
         case WORKER_CLEANUP:
                 /* To give back what is free on a disk takes as long as the disk below it likes. */
-                return s->n_jobs < JOBS_MAX && run_dir_has_disk(s->runtime_dir, q->run) ? do_job(s, q) : do_cleanup(s, q);
+                return s->n_jobs < JOBS_MAX && run_dir_has_disk(s->runtime_dir, q->run) ? do_job(s, q)
+                                                                                        : do_cleanup(s, q);
         case WORKER_LIST:
                 return do_list(s, q);
         case WORKER_RELEASE_LAYERS:

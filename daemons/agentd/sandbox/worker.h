@@ -100,15 +100,16 @@ int worker_view(Worker *w, const char *id, char *const *layers, worker_handler_t
 /*
  * At runs/<id>/root, the root of an edit session: LAYERS, and what is changed goes to DIR/upper, where DIR is
  * <state>/edits/<…>; ids are moved up by BASE in both. Without LAYERS: DIR/upper alone, with its ids moved down again,
- * for a freeze. See root.h; worker_cleanup() takes it away. With LAYERS there is also runs/<id>/netns, and the handler gets
- * what listens in there at 127.0.0.1:8378 (without: a negative number). SIZE: 0, or that of worker_edit_disk().
+ * for a freeze. See root.h; worker_cleanup() takes it away. With LAYERS there is also runs/<id>/netns, and the handler
+ * gets what listens in there at 127.0.0.1:8378 (without: a negative number). SIZE: 0, or that of worker_edit_disk().
  */
 int worker_edit(Worker *w, const char *id, char *const *layers, const char *dir, uint64_t size, uid_t base,
                 worker_prepare_handler_t handler, void *userdata, WorkerSlot **ret_slot);
 
 /*
- * For an edit whose changes are on a disk of their own, of SIZE bytes: makes that where it is not there yet, and mounts it at
- * runs/<id>/disk. To be called before worker_edit() with the same SIZE. RESERVE: see edit-disk.h. -ENOSPC, -EBUSY.
+ * For an edit whose changes are on a disk of their own, of SIZE bytes: makes that where it is not there yet, and mounts
+ * it at runs/<id>/disk. To be called before worker_edit() with the same SIZE. RESERVE: see edit-disk.h. -ENOSPC,
+ * -EBUSY.
  */
 int worker_edit_disk(Worker *w, const char *id, const char *dir, uint64_t size, bool reserve, worker_handler_t handler,
                      void *userdata, WorkerSlot **ret_slot);

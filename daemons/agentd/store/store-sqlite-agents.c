@@ -333,7 +333,8 @@ int sq_generation_walk(Store *s, const char *user, const char *name, StoreGenera
         return r < 0 ? r : n;
 }
 
-int sq_generations_import(Store *s, const StoreAgent *agent, const StoreGeneration *generations, size_t n, bool *ret_made) {
+int sq_generations_import(Store *s, const StoreAgent *agent, const StoreGeneration *generations, size_t n,
+                          bool *ret_made) {
         SqliteStore *q = SQLITE_STORE(s);
         _cleanup_rollback_ SqTransaction t = {};
         uint64_t id, number, now = sq_now();
@@ -357,9 +358,10 @@ int sq_generations_import(Store *s, const StoreAgent *agent, const StoreGenerati
                         r = add_generation(q, id, &generations[i], now);
         }
         if (r >= 0)
-                r = sq_run(q,
-                           "UPDATE agents SET head = ?1, head_rev = head_rev + 1, changed_usec = ?2 WHERE id = ?3 AND head <> ?1",
-                           "suu", generations[n - 1].digest, now, id);
+                r = sq_run(
+                        q,
+                        "UPDATE agents SET head = ?1, head_rev = head_rev + 1, changed_usec = ?2 WHERE id = ?3 AND head <> ?1",
+                        "suu", generations[n - 1].digest, now, id);
         if (r >= 0)
                 r = sq_commit(&t);
         if (r < 0)

@@ -55,8 +55,8 @@ static int check_bounds(SqliteStore *q, int64_t lane, const StoreQueueLimits *li
         }
         if (limits->finished_bytes_per_user > 0) {
                 r = sq_number(q, &n,
-                              "SELECT finished_bytes FROM users WHERE id = (SELECT user_id FROM lanes WHERE id = ?)", "u",
-                              (uint64_t) lane);
+                              "SELECT finished_bytes FROM users WHERE id = (SELECT user_id FROM lanes WHERE id = ?)",
+                              "u", (uint64_t) lane);
                 if (r < 0)
                         return r;
                 if (n >= limits->finished_bytes_per_user)

@@ -69,8 +69,8 @@ static int call_add(SqliteStore *q, const StoreCall *c, const SqRunGuard *g, int
 }
 
 int sq_calls_add(Store *s, StoreCall *calls, size_t n) {
-        /* Not worth a wait for the disk: where the power fails its run is lost as well, and every later commit of the run
-         * (its end at the latest) takes this one to the disk with it. Put back last. */
+        /* Not worth a wait for the disk: where the power fails its run is lost as well, and every later commit of the
+         * run (its end at the latest) takes this one to the disk with it. Put back last. */
         _cleanup_(synchronous_again) SqliteStore *q = SQLITE_STORE(s);
         _cleanup_rollback_ SqTransaction t = {};
         const StoreCall *last = NULL;
@@ -139,11 +139,12 @@ static int reserve(SqliteStore *q, int64_t seq, const char *name, const StoreArt
 
         if (limits->bytes_per_user == 0)
                 return 0;
-        r = sq_number(q, &used, "SELECT artifact_bytes FROM users WHERE id = (SELECT user_id FROM runs WHERE seq = ?)", "u",
-                      (uint64_t) seq);
+        r = sq_number(q, &used, "SELECT artifact_bytes FROM users WHERE id = (SELECT user_id FROM runs WHERE seq = ?)",
+                      "u", (uint64_t) seq);
         if (r < 0)
                 return r;
-        r = sq_number(q, &mine, "SELECT reserved FROM artifacts WHERE seq = ? AND name = ?", "us", (uint64_t) seq, name);
+        r = sq_number(q, &mine, "SELECT reserved FROM artifacts WHERE seq = ? AND name = ?", "us", (uint64_t) seq,
+                      name);
         if (r < 0 && r != -ENOENT)
                 return r;
         return used - MIN(used, mine) + limits->bytes > limits->bytes_per_user ? -ENOBUFS : 0;
@@ -183,7 +184,8 @@ int sq_artifact_begin(Store *s, const char *id, unsigned attempt, const char *na
                 r = sq_run(q, "UPDATE artifacts SET reserved = ? WHERE seq = ? AND name = ?", "uus", limits->bytes,
                            (uint64_t) g.seq, name);
         else
-                r = sq_run(q, "INSERT INTO artifacts (seq, name, attempt, created_usec, reserved) VALUES (?, ?, ?, ?, ?)",
+                r = sq_run(q,
+                           "INSERT INTO artifacts (seq, name, attempt, created_usec, reserved) VALUES (?, ?, ?, ?, ?)",
                            "usuuu", (uint64_t) g.seq, name, (uint64_t) attempt, sq_now(), limits->bytes);
         if (r < 0)
                 return r;
@@ -213,10 +215,11 @@ int sq_artifact_commit(Store *s, const char *id, unsigned attempt, const char *n
                 return r;
         if (g.attempt != attempt || g.state == RUN_QUEUED)
                 return -ESTALE;
-        r = sq_run(q,
-                   "UPDATE artifacts SET attempt = ?, size = ?, content_type = ?, created_usec = ?, committed = 1, reserved = 0 "
-                   "WHERE seq = ? AND name = ?",
-                   "uusuus", (uint64_t) attempt, size, content_type, sq_now(), (uint64_t) g.seq, name);
+        r = sq_run(
+                q,
+                "UPDATE artifacts SET attempt = ?, size = ?, content_type = ?, created_usec = ?, committed = 1, reserved = 0 "
+                "WHERE seq = ? AND name = ?",
+                "uusuus", (uint64_t) attempt, size, content_type, sq_now(), (uint64_t) g.seq, name);
         if (r <= 0)
                 return r < 0 ? r : -ENOENT;
         return sq_commit(&t);

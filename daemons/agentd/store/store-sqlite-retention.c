@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * What is kept of finished runs, and its end. The walk is by seq, the order of age, over the indexes that the lists use:
- * a page costs as much as it has rows, and the unfinished runs that it passes over are few.
+ * What is kept of finished runs, and its end. The walk is by seq, the order of age, over the indexes that the lists
+ * use: a page costs as much as it has rows, and the unfinished runs that it passes over are few.
  */
 #include "basic/string-util.h"
 
 #include "store-sqlite.h"
 
-/* Pages that are given back to the file system after each removal, at most; what is left is used again, or given back the
- * next time. */
+/* Pages that are given back to the file system after each removal, at most; what is left is used again, or given back
+ * the next time. */
 #define VACUUM_PAGES "64"
 
 int sq_runs_oldest(Store *s, const StoreOldest *w, StoreRunCallback callback, void *userdata) {
@@ -121,7 +121,8 @@ int sq_users(Store *s, StoreUserCallback callback, void *userdata) {
         int n = 0, r;
 
         r = sq_query(q, &st,
-                     "SELECT name, finished, finished_bytes, artifact_bytes, session_bytes FROM users ORDER BY name", "");
+                     "SELECT name, finished, finished_bytes, artifact_bytes, session_bytes FROM users ORDER BY name",
+                     "");
         if (r < 0)
                 return r;
         while ((r = sq_step(q, st)) > 0) {

@@ -15,8 +15,8 @@ static int retire_current(SqliteStore *q, const char *but) {
 }
 
 static int retire_canary(SqliteStore *q, const char *but) {
-        return sq_run(q, "UPDATE runners SET state = 3, percent = 0, agents = NULL WHERE state = 2 AND digest <> ?", "s",
-                      but);
+        return sq_run(q, "UPDATE runners SET state = 3, percent = 0, agents = NULL WHERE state = 2 AND digest <> ?",
+                      "s", but);
 }
 
 int sq_runner_deploy(Store *s, const StoreRunner *runner) {
@@ -80,7 +80,8 @@ int sq_runner_rollback(Store *s, const char *digest, char **ret_digest) {
         if (r < 0)
                 return r;
         if (digest)
-                r = find_digest(q, "SELECT digest FROM runners WHERE digest = ? AND state <> 0 AND turn > 0", "s", digest, &to);
+                r = find_digest(q, "SELECT digest FROM runners WHERE digest = ? AND state <> 0 AND turn > 0", "s",
+                                digest, &to);
         else
                 /* Not one that no node has accepted, as long as there is another. */
                 r = find_digest(q,
@@ -122,8 +123,8 @@ int sq_runner_promote(Store *s, char **ret_digest) {
         if (r >= 0)
                 r = next_turn(q, &turn);
         if (r >= 0)
-                r = sq_run(q, "UPDATE runners SET state = 0, turn = ?, percent = 0, agents = NULL WHERE digest = ?", "us", turn,
-                           canary);
+                r = sq_run(q, "UPDATE runners SET state = 0, turn = ?, percent = 0, agents = NULL WHERE digest = ?",
+                           "us", turn, canary);
         if (r >= 0)
                 r = sq_commit(&t);
         if (r < 0)
@@ -195,11 +196,12 @@ int sq_runner_list(Store *s, StoreRunnerCallback callback, void *userdata) {
         _cleanup_reset_ sqlite3_stmt *st = NULL;
         int n = 0, r;
 
-        r = sq_query(q, &st,
-                     "SELECT digest, name, version, manifest, source, author, note, created_usec, state, turn, percent, "
-                     "agents FROM runners ORDER BY CASE state WHEN 2 THEN 0 WHEN 0 THEN 1 WHEN 1 THEN 2 ELSE 3 END, "
-                     "turn DESC, created_usec DESC, digest",
-                     "");
+        r = sq_query(
+                q, &st,
+                "SELECT digest, name, version, manifest, source, author, note, created_usec, state, turn, percent, "
+                "agents FROM runners ORDER BY CASE state WHEN 2 THEN 0 WHEN 0 THEN 1 WHEN 1 THEN 2 ELSE 3 END, "
+                "turn DESC, created_usec DESC, digest",
+                "");
         if (r < 0)
                 return r;
         while ((r = sq_step(q, st)) > 0) {

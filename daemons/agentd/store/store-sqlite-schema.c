@@ -263,8 +263,8 @@ static const char schema_4[] =
         "ALTER TABLE runs ADD COLUMN verify INTEGER NOT NULL DEFAULT 0;"
         "ALTER TABLE runs ADD COLUMN verified TEXT;";
 
-/* What is kept for each user, counted by triggers as queued and live runs are. A run's artifacts have to be deleted before
- * the run is, so that their trigger still finds whose they are. */
+/* What is kept for each user, counted by triggers as queued and live runs are. A run's artifacts have to be deleted
+ * before the run is, so that their trigger still finds whose they are. */
 #define ARTIFACT_BYTES(sign, row)                                                                                      \
         "UPDATE users SET artifact_bytes = artifact_bytes " sign " (" row ".size + " row ".reserved) "                 \
         "WHERE id = (SELECT user_id FROM runs WHERE seq = " row ".seq);"
@@ -337,8 +337,8 @@ static int pragma_number(SqliteStore *q, const char *sql, int64_t *ret) {
 /* The structure of the small tables, whole; the large ones are checked page by page as they are read. A check of a
  * million runs would make every start wait for it. */
 static int check_small_tables(SqliteStore *q, char **ret_error) {
-        static const char *const tables[] = { "users", "lanes", "agents", "generations", "images", "services", "runners",
-                                              "verdicts", "nodes" };
+        static const char *const tables[] = { "users",    "lanes",   "agents",   "generations", "images",
+                                              "services", "runners", "verdicts", "nodes" };
 
         for (size_t i = 0; i < ELEMENTSOF(tables); i++) {
                 _cleanup_free_ char *sql = strprintf("PRAGMA quick_check('%s')", tables[i]);
@@ -398,7 +398,8 @@ int sq_schema_setup(SqliteStore *q, char **ret_error) {
                 return -EPROTONOSUPPORT;
         }
 
-        /* A database that begins gives its pages back to the file system when runs are removed; it has to be told first. */
+        /* A database that begins gives its pages back to the file system when runs are removed; it has to be told
+         * first. */
         if (n_tables == 0) {
                 r = exec(q, "PRAGMA auto_vacuum = INCREMENTAL");
                 if (r < 0)

@@ -104,7 +104,7 @@ int sq_lane_drop(SqliteStore *q, uint64_t lane);
         "r.sandbox_uid, r.created_usec, r.queued_usec, r.claimed_usec, r.prepared_usec, r.started_usec, "              \
         "r.finished_usec, r.deadline_usec, r.cancel_by, r.result, r.message, r.exit_code, r.exit_signal, "             \
         "EXISTS (SELECT 1 FROM run_results p WHERE p.seq = r.seq), r.cpu_usec, r.memory_peak, r.io_read_bytes, "       \
-        "r.io_write_bytes, r.steps, r.caller, r.runner_before, r.verdict, r.verify, r.verified, r.size "                \
+        "r.io_write_bytes, r.steps, r.caller, r.runner_before, r.verdict, r.verify, r.verified, r.size "               \
         "FROM runs r " index " JOIN users u ON u.id = r.user_id JOIN lanes l ON l.id = r.lane_id "
 #define SQ_RUN_SELECT SQ_RUN_SELECT_BY("")
 int sq_run_from_row(sqlite3_stmt *st, StoreRun *ret);
@@ -119,7 +119,8 @@ typedef struct SqRunGuard {
         uint64_t fence;
 } SqRunGuard;
 int sq_run_guard(SqliteStore *q, const char *id, SqRunGuard *ret);
-/* The same for who holds a claim: -EALREADY where the run is finished, -ESTALE where the claim is not FENCE's (any more). */
+/* The same for who holds a claim: -EALREADY where the run is finished, -ESTALE where the claim is not FENCE's (any
+ * more). */
 int sq_run_guard_fence(SqliteStore *q, const char *id, uint64_t fence, SqRunGuard *ret);
 
 /* store-sqlite-retention.c: what a run's documents take, as a scalar; SEQ is an expression. */
@@ -187,7 +188,8 @@ int sq_generation_get(Store *s, const char *user, const char *name, const char *
 int sq_generation_list(Store *s, const char *user, const char *name, StoreGenerationCallback callback,
                        void *userdata);
 int sq_generation_walk(Store *s, const char *user, const char *name, StoreGenerationWalk callback, void *userdata);
-int sq_generations_import(Store *s, const StoreAgent *agent, const StoreGeneration *generations, size_t n, bool *ret_made);
+int sq_generations_import(Store *s, const StoreAgent *agent, const StoreGeneration *generations, size_t n,
+                          bool *ret_made);
 int sq_generation_remove(Store *s, const char *user, const char *name, char *const *digests);
 
 int sq_image_add(Store *s, const StoreImage *image);

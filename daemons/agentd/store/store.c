@@ -360,7 +360,8 @@ int store_generation_walk(Store *s, const char *user, const char *name, StoreGen
         return name && !user ? -EINVAL : s->ops->generation_walk(s, user, name, callback, userdata);
 }
 
-int store_generations_import(Store *s, const StoreAgent *agent, const StoreGeneration *generations, size_t n, bool *ret_made) {
+int store_generations_import(Store *s, const StoreAgent *agent, const StoreGeneration *generations, size_t n,
+                             bool *ret_made) {
         bool made = false;
         int r;
 

@@ -181,7 +181,7 @@ typedef struct StoreRun {
         bool has_posted;       /* the runner posted a result in this attempt */
         StoreUsage usage;
         char *steps;           /* JSON object step → time, or NULL */
-        uint64_t size;         /* 0 until it is finished: bytes of its input, result, receipt and calls, with an overhead */
+        uint64_t size; /* 0 until it is finished: bytes of its input, result, receipt and calls, with an overhead */
 } StoreRun;
 
 StoreRun *store_run_free(StoreRun *run);
@@ -341,8 +341,8 @@ typedef struct StoreArtifactLimits {
         uint64_t bytes_per_user; /* 0 = none */
 } StoreArtifactLimits;
 
-/* Reserves a name, at most MAX names a run (-EDQUOT), and room for it (-ENOBUFS). A name that was begun or committed may
- * be begun again: the earlier bytes count until the commit. -ESTALE, -EALREADY as above. */
+/* Reserves a name, at most MAX names a run (-EDQUOT), and room for it (-ENOBUFS). A name that was begun or committed
+ * may be begun again: the earlier bytes count until the commit. -ESTALE, -EALREADY as above. */
 int store_artifact_begin(Store *s, const char *id, unsigned attempt, const char *name,
                          const StoreArtifactLimits *limits);
 /* -ENOENT where it was not begun. The bytes must be in place and synced before. Repeating it is no error. */
@@ -351,8 +351,8 @@ int store_artifact_commit(Store *s, const char *id, unsigned attempt, const char
 typedef int (*StoreArtifactCallback)(const StoreArtifact *artifact, void *userdata);
 int store_artifacts(Store *s, const char *id, StoreArtifactCallback callback, void *userdata); /* committed, by name */
 
-/* A deduction by the agent's own code, in micro-credits. 1 stored; 0 this key is there already with this amount, -EEXIST
- * with another. -EDQUOT: the run's sum would exceed MAX, or STORE_USAGES_MAX. -ESTALE, -EALREADY as above. */
+/* A deduction by the agent's own code, in micro-credits. 1 stored; 0 this key is there already with this amount,
+ * -EEXIST with another. -EDQUOT: the run's sum would exceed MAX, or STORE_USAGES_MAX. -ESTALE, -EALREADY as above. */
 int store_usage_add(Store *s, const char *id, unsigned attempt, const char *key, uint64_t amount,
                     const char *description, uint64_t max);
 typedef int (*StoreUsageCallback)(const char *key, uint64_t amount, const char *description, uint64_t created_usec,
@@ -372,8 +372,8 @@ DEFINE_CLEANUP(StoreSession *, store_session_free);
 /* -ENOENT where nothing was put yet. */
 int store_session_get(Store *s, const char *user, const char *agent, const char *session, StoreSession **ret);
 /* EXPECTED_REV: what it is to replace (0: nothing), STORE_UNKNOWN: whatever there is; -EEXIST where that is not so.
- * -E2BIG beyond STORE_SESSION_SIZE_MAX, -EDQUOT beyond STORE_SESSIONS_MAX of one agent, -ENOBUFS where all sessions of the
- * user would have more than MAX_BYTES (0 = no bound). Repeating it is no error. */
+ * -E2BIG beyond STORE_SESSION_SIZE_MAX, -EDQUOT beyond STORE_SESSIONS_MAX of one agent, -ENOBUFS where all sessions of
+ * the user would have more than MAX_BYTES (0 = no bound). Repeating it is no error. */
 int store_session_put(Store *s, const char *user, const char *agent, const char *session, const StoreSession *state,
                       uint64_t expected_rev, uint64_t max_bytes, uint64_t *ret_rev);
 
@@ -391,8 +391,9 @@ int store_runs_oldest(Store *s, const StoreOldest *which, StoreRunCallback callb
 /* The seq of the run of which N newer ones are finished: it and all before it are beyond the N newest. N is at most
  * STORE_NEWEST_MAX. -ENOENT: there are no more than N. */
 int store_run_newest(Store *s, const char *user, const char *agent, uint64_t n, uint64_t *ret_seq);
-/* Forgets finished runs with all that belongs to them, at most STORE_REMOVE_MAX; their artifacts' files are the caller's.
- * Those that are not there any more are no fault, but -EBUSY where one is not finished. Returns their number. */
+/* Forgets finished runs with all that belongs to them, at most STORE_REMOVE_MAX; their artifacts' files are the
+ * caller's. Those that are not there any more are no fault, but -EBUSY where one is not finished. Returns their number.
+ */
 int store_runs_remove(Store *s, char *const *ids);
 
 /* What is kept for a user. */
@@ -452,15 +453,18 @@ int store_generation_get(Store *s, const char *user, const char *name, const cha
 typedef int (*StoreGenerationCallback)(const StoreGeneration *generation, void *userdata);
 int store_generation_list(Store *s, const char *user, const char *name, StoreGenerationCallback callback,
                           void *userdata); /* newest first */
-/* With their manifests: all that the store knows, or those of USER's agents, or of one agent. By agent, newest first. */
-typedef int (*StoreGenerationWalk)(const char *user, const char *name, const StoreGeneration *generation, void *userdata);
+/* With their manifests: all that the store knows, or those of USER's agents, or of one agent. By agent, newest first.
+ */
+typedef int (*StoreGenerationWalk)(const char *user, const char *name, const StoreGeneration *generation,
+                                   void *userdata);
 int store_generation_walk(Store *s, const char *user, const char *name, StoreGenerationWalk callback, void *userdata);
 /*
- * Makes all N of GENERATIONS (oldest first, with their manifests) generations of AGENT, those that it has already excepted, and
- * the last one its head: all or nothing. AGENT is made where there is none of that user and name (*ret_made); of one that is
- * there nothing else is changed.
+ * Makes all N of GENERATIONS (oldest first, with their manifests) generations of AGENT, those that it has already
+ * excepted, and the last one its head: all or nothing. AGENT is made where there is none of that user and name
+ * (*ret_made); of one that is there nothing else is changed.
  */
-int store_generations_import(Store *s, const StoreAgent *agent, const StoreGeneration *generations, size_t n, bool *ret_made);
+int store_generations_import(Store *s, const StoreAgent *agent, const StoreGeneration *generations, size_t n,
+                             bool *ret_made);
 /* Forgets those of DIGESTS that the agent has, all or none; -EBUSY where one is its head. Gives their number. */
 int store_generation_remove(Store *s, const char *user, const char *name, char *const *digests);
 
@@ -515,12 +519,12 @@ typedef struct StoreRunner {
 StoreRunner *store_runner_free(StoreRunner *r);
 DEFINE_CLEANUP(StoreRunner *, store_runner_free);
 
-/* Adds it, or takes the one of that digest, and gives it RUNNER's state: as current one it pushes the current one to the
- * previous ones, as canary it takes the canary's place. What was known to its disadvantage is forgotten: it is tried
- * again. */
+/* Adds it, or takes the one of that digest, and gives it RUNNER's state: as current one it pushes the current one to
+ * the previous ones, as canary it takes the canary's place. What was known to its disadvantage is forgotten: it is
+ * tried again. */
 int store_runner_deploy(Store *s, const StoreRunner *runner);
-/* Makes DIGEST (NULL: the latest previous one that some node accepts, or that was not tried) current; what became current after it is stored only. *ret_digest is
- * the one. -ENOENT: there is none. */
+/* Makes DIGEST (NULL: the latest previous one that some node accepts, or that was not tried) current; what became
+ * current after it is stored only. *ret_digest is the one. -ENOENT: there is none. */
 int store_runner_rollback(Store *s, const char *digest, char **ret_digest);
 /* The canary becomes current, or stored. -ENOENT: there is none. */
 int store_runner_promote(Store *s, char **ret_digest);
