@@ -114,7 +114,12 @@ def test_the_allowance_ends_with_the_session(shell, mirror):
     assert not os.path.exists(f"{LIVE}/{session}.json"), "before the end is told"
     wait_until(lambda: session not in registered(), "the bridge's end")
     # The next one is not given what this one was.
-    assert shell(name=s.agent)(f"{CURL} {mirror.url}/file") == "403 000"
+    assert shell("--allow-host", "elsewhere.example.org", name=s.agent)(f"{CURL} {mirror.url}/file") == "403 000"
+
+
+def test_no_host_is_allowed_by_default(shell, mirror):
+    s = shell()
+    assert s(f"env | grep -ci _proxy=; {CURL} --noproxy '*' {mirror.url}/file 2>/dev/null; ls /sys/class/net") == "0\n000 000lo"
 
 
 def test_close(shell, mirror):
