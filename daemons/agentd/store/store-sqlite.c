@@ -176,14 +176,11 @@ int sq_step(SqliteStore *q, sqlite3_stmt *st) {
         return c == SQLITE_DONE ? 0 : sq_fail(q, c);
 }
 
-int sq_row(SqliteStore *q, sqlite3_stmt **ret, const char *sql, const char *types, ...) {
+static int row(SqliteStore *q, sqlite3_stmt **ret, const char *sql, const char *types, va_list ap) {
         _cleanup_reset_ sqlite3_stmt *st = NULL;
-        va_list ap;
         int r;
 
-        va_start(ap, types);
         r = query(q, &st, sql, types, ap);
-        va_end(ap);
         if (r < 0)
                 return r;
         r = sq_step(q, st);
@@ -191,6 +188,16 @@ int sq_row(SqliteStore *q, sqlite3_stmt **ret, const char *sql, const char *type
                 return r < 0 ? r : -ENOENT;
         *ret = TAKE_PTR(st);
         return 0;
+}
+
+int sq_row(SqliteStore *q, sqlite3_stmt **ret, const char *sql, const char *types, ...) {
+        va_list ap;
+        int r;
+
+        va_start(ap, types);
+        r = row(q, ret, sql, types, ap);
+        va_end(ap);
+        return r;
 }
 
 int sq_run(SqliteStore *q, const char *sql, const char *types, ...) {
@@ -215,15 +222,10 @@ int sq_number(SqliteStore *q, uint64_t *ret, const char *sql, const char *types,
         int r;
 
         va_start(ap, types);
-        r = query(q, &st, sql, types, ap);
+        r = row(q, &st, sql, types, ap);
         va_end(ap);
         if (r < 0)
                 return r;
-        r = sq_step(q, st);
-        if (r < 0)
-                return r;
-        if (r == 0)
-                return -ENOENT;
         *ret = sq_column_u64(st, 0);
         return 0;
 }
