@@ -117,6 +117,23 @@ int bus_resolve_owned(Manager *m, sd_bus_message *msg, const char *ref, const ch
         return 1;
 }
 
+int bus_resolve_one_or_all(Manager *m, sd_bus_message *msg, const char *ref, const char *action, sd_bus_error *e,
+                           char **ret_user, char **ret_name) {
+        _cleanup_free_ char *user = NULL;
+        uid_t uid;
+        int r;
+
+        if (!isempty(ref))
+                return bus_resolve_owned(m, msg, ref, action, e, ret_user, NULL, ret_name);
+        r = bus_sender_user(msg, &uid, &user);
+        if (r < 0)
+                return r;
+        r = bus_verify_async(m->polkit, msg, action, NULL, uid, e);
+        if (r > 0)
+                *ret_user = uid == 0 ? NULL : TAKE_PTR(user);
+        return r;
+}
+
 int bus_resolve_run(Manager *m, sd_bus_message *msg, const char *id, const char *action, sd_bus_error *e,
                     StoreRun **ret) {
         _cleanup_(store_run_freep) StoreRun *row = NULL;

@@ -21,6 +21,9 @@ int bus_list_send(sd_bus_message *reply);
  */
 int bus_resolve_owned(Manager *m, sd_bus_message *msg, const char *ref, const char *action, sd_bus_error *e,
                       char **ret_user, uid_t *ret_uid, char **ret_name);
+/* The same where "" means all of the sender's: *RET_NAME stays NULL then, and of root *RET_USER too: everybody's. */
+int bus_resolve_one_or_all(Manager *m, sd_bus_message *msg, const char *ref, const char *action, sd_bus_error *e,
+                           char **ret_user, char **ret_name);
 /* The same for a run by its id; looks it up. */
 int bus_resolve_run(Manager *m, sd_bus_message *msg, const char *id, const char *action, sd_bus_error *e,
                     StoreRun **ret);

@@ -211,21 +211,12 @@ int method_prune_environments(sd_bus_message *msg, void *userdata, sd_bus_error 
         uint64_t keep = 0;
         PruneResult result;
         const char *agent;
-        uid_t uid;
         int r;
 
         r = sd_bus_message_read(msg, "s", &agent);
         if (r < 0)
                 return r;
-        if (isempty(agent)) {
-                r = bus_sender_user(msg, &uid, &user);
-                if (r < 0)
-                        return r;
-                r = bus_verify_async(m->polkit, msg, POLKIT_ACTION_MANAGE, NULL, uid, e);
-                if (uid == 0)
-                        user = mfree(user); /* everybody's */
-        } else
-                r = bus_resolve_owned(m, msg, agent, POLKIT_ACTION_MANAGE, e, &user, NULL, &name);
+        r = bus_resolve_one_or_all(m, msg, agent, POLKIT_ACTION_MANAGE, e, &user, &name);
         if (r <= 0)
                 return r < 0 ? r : 1;
         r = read_keep(msg, &keep, e);
