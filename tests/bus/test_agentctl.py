@@ -21,7 +21,7 @@ import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
 TOP = HERE.parent.parent
-TIMEOUT = 60
+TIMEOUT = 600
 
 BUS_CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">

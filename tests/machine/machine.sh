@@ -124,11 +124,11 @@ machine_find_init() {
 }
 
 machine_wait() {
-        local d=$1 keeper=$2 init='' state='' deadline=$((SECONDS + 90))
+        local d=$1 keeper=$2 init='' state='' deadline=$((SECONDS + 900))
         while [ $SECONDS -lt $deadline ]; do
                 kill -0 "$keeper" 2>/dev/null || return 1
                 [ -n "$init" ] || init=$(machine_find_init "$keeper") || { run sleep 0.05; continue; }
-                state=$(nsenter -t "$init" -a timeout 60 systemctl is-system-running --wait 2>/dev/null) || true
+                state=$(nsenter -t "$init" -a timeout 300 systemctl is-system-running --wait 2>/dev/null) || true
                 case $state in
                         running | degraded | maintenance) break ;;
                 esac

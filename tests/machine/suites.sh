@@ -54,7 +54,7 @@ suite_meson() {
                 else
                         meson test --no-rebuild --print-errorlogs --suite "$suite" --timeout-multiplier "$multiplier"
                 fi
-        ' suite "$suite" "$PATTERN" "$([ -n "$SANITIZE" ] && echo 5 || echo 2)" || rc=$?
+        ' suite "$suite" "$PATTERN" "$([ -n "$SANITIZE" ] && echo 20 || echo 10)" || rc=$?
         # The runner's own tests are node's, and want nothing but a loopback.
         if [ "$suite" = unit ] && compgen -G "$CHECKOUT/tests/runner/*.test.mjs" >/dev/null; then
                 reports+=("$BUILD/work/runner.xml")
@@ -70,7 +70,7 @@ suite_meson() {
 }
 
 pytest_command() {
-        PYTEST=(timeout --kill-after=30 1800 python3 -m pytest -p no:cacheprovider -ra --tb=short --timeout=600
+        PYTEST=(timeout --kill-after=30 14400 python3 -m pytest -p no:cacheprovider -ra --tb=short --timeout=3600
                 --junitxml="$2" "/src/tests/$1")
         [ -z "$PATTERN" ] || PYTEST+=(-k "$PATTERN")
 }
@@ -103,7 +103,7 @@ suite_system() {
         pytest_command system /mnt/out/system.xml
         # shellcheck disable=SC2034 # for machine_enter
         ENTER_ENV=("${SANITIZE_ENV[@]}" AGENTD_MIRROR="$MIRROR" AGENTD_KILLS="${AGENTD_KILLS:-}"
-                AGENTD_KILLS_SEED="${AGENTD_KILLS_SEED:-}")
+                AGENTD_KILLS_SEED="${AGENTD_KILLS_SEED:-}" AGENTD_TEST_ORDER="${AGENTD_TEST_ORDER:-}")
         run machine_enter "$dir" "${PYTEST[@]}" || rc=$?
         count_reports system "$(pytest_status "$rc")" "$dir/out/system.xml"
         local before=$FAILED

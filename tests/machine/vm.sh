@@ -7,7 +7,7 @@
 # and a tmpfs over each other, so the root is an overlay as in the containers. Results come back on a raw disk as a
 # tar; without that sign nothing has passed.
 
-VM_SECONDS=1200 # for the whole run, boot included
+VM_SECONDS=7200 # for the whole run, boot included
 
 # Runs in the root, with /out for the results.
 # shellcheck disable=SC2016 # expanded by the shell in the root

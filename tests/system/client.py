@@ -24,7 +24,7 @@ TEST_ROOTFS = "/var/cache/agentd-test/rootfs.tar"
 RUNTIME = "/run/agentd"
 LIVE = "/run/agentd/live"
 STATE = "/var/lib/agentd"
-DEADLINE = 120 * (5 if os.environ.get("AGENTD_SANITIZE") or os.environ.get("AGENTD_VM") else 1)
+DEADLINE = 600 * (3 if os.environ.get("AGENTD_SANITIZE") or os.environ.get("AGENTD_VM") else 1)
 
 
 def run(*argv, user=None, check=True, stdin=None, timeout=DEADLINE):

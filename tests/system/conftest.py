@@ -7,6 +7,7 @@ A test's own agents, images and users have names of their own, so that tests do 
 import json
 import os
 import pwd
+import random
 import subprocess
 import tempfile
 import uuid
@@ -27,6 +28,26 @@ EVERYTHING = [{"methods": ["GET", "POST", "PUT"], "paths": ["/*"]}]
 # Some tests make runners that carry a node, or archives of whole environments: not in /tmp, which is memory.
 if os.path.isdir("/mnt/out"):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/mnt/out")
+
+
+def pytest_collection_modifyitems(items):
+    """In another order for whoever asks, since no test may need what another one did: AGENTD_TEST_ORDER=reverse turns the
+    files round, a number shuffles files and the tests in each."""
+    order = os.environ.get("AGENTD_TEST_ORDER")
+    if not order:
+        return
+    files = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    names = list(files)
+    if order == "reverse":
+        names.reverse()
+    else:
+        r = random.Random(int(order))
+        r.shuffle(names)
+        for tests in files.values():
+            r.shuffle(tests)
+    items[:] = [item for name in names for item in files[name]]
 
 
 @pytest.fixture(scope="session")

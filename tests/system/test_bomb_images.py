@@ -125,7 +125,7 @@ def test_bomb(agentd, text_file, unique, name):
     else:
         assert result == "failed" and words in detail and len(detail) > 15, (result, detail)
     no_units()
-    wait_until(lambda: store() == before, "the end of what was half-made", timeout=30)
+    wait_until(lambda: store() == before, "the end of what was half-made")
 
 
 def extracted(agentd, unique, text_file, tmp_path, data):

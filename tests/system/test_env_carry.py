@@ -73,7 +73,7 @@ def test_there_and_back(agentd, agent, unique, tmp_path):
         assert fsck(agentd)[0] == "done"
     finally:
         agentd.call("RemoveAgent", other)
-    wait_until(lambda: not os.listdir(STATE + "/tmp"), "the end of staging", timeout=20)
+    wait_until(lambda: not os.listdir(STATE + "/tmp"), "the end of staging")
 
 
 def repack(source, target, change):
@@ -127,7 +127,7 @@ def test_wrong_archives_are_refused(agentd, agent, unique, tmp_path, make_agent)
         done = agentctl("env", "import", name, bad, check=False)
         assert done.returncode == 1 and words in done.stderr, done.stderr
         assert generations(agentd, agent) == before and sorted(os.listdir(pathlib.Path(STATE, "layers"))) == stored
-        wait_until(lambda: not os.listdir(STATE + "/tmp"), "the end of staging", timeout=20)
+        wait_until(lambda: not os.listdir(STATE + "/tmp"), "the end of staging")
 
     flip = lambda name, data: data[:100] + bytes([data[100] ^ 1]) + data[101:] if name.endswith(top[7:]) else data
     repack(good, bad, flip)

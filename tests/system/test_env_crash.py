@@ -130,7 +130,7 @@ def agent(make_agent):
 
 
 def tidy(agentd):
-    wait_until(lambda: not os.listdir(guest.STATE / "tmp"), "the end of staging", timeout=20)
+    wait_until(lambda: not os.listdir(guest.STATE / "tmp"), "the end of staging")
     result, detail, document = fsck(agentd)
     assert result == "done", (detail, document)
 

@@ -75,7 +75,7 @@ def test_edit_and_freeze(agentd, agent):
     assert "fifo" in " ".join(lines) and lines[-3:] == ["v", "mine", "2"], lines
     assert edit(agent, "stat -c '%U %u' /home/joe/file /home/agent/a").stdout.split() == ["joe", "1001", "agent", "1000"]
     agentctl("env", "discard", agent)
-    wait_until(nothing_left, "the edit's end", timeout=20)
+    wait_until(nothing_left, "the edit's end")
     assert agentctl("env", "edits").stdout.startswith("No edits")
 
 
@@ -84,7 +84,7 @@ def test_discard(agentd, agent):
     assert [e["agent"] for e in json.loads(agentctl("env", "edits", "--json=short").stdout)] == [agent]
     agentctl("env", "discard", agent)
     assert in_run(agentd, agent, "ls /etc/x 2>&1 | grep -c 'No such'") == "1"
-    wait_until(nothing_left, "the edit's end", timeout=20)
+    wait_until(nothing_left, "the edit's end")
     assert agentctl("env", "discard", agent, check=False).returncode == 3
     assert "not being edited" in agentctl("env", "freeze", agent, check=False).stderr
 
@@ -192,7 +192,7 @@ def test_an_edit_outlives_agentd(agentd, agent):
     assert edit(agent, "cat /etc/one /etc/two").stdout == "one\ntwo\n"
     agentctl("env", "freeze", agent)
     assert in_run(agentd, agent, "cat /etc/one /etc/two").split() == ["one", "two"]
-    wait_until(nothing_left, "the edit's end", timeout=20)
+    wait_until(nothing_left, "the edit's end")
     assert agentctl("env", "fsck").returncode == 0
 
 

@@ -37,7 +37,7 @@ def test_flatten(agentd, make_agent):
     edit(name, STEPS[-1])
     agentctl("env", "freeze", name)
     edit(name, "echo edit > /etc/edit")  # begins on the tall stack
-    wait_until(lambda: len(rows(agentd, name)) == len(STEPS) + 2, "the flattening", timeout=60)
+    wait_until(lambda: len(rows(agentd, name)) == len(STEPS) + 2, "the flattening")
     number, author, head, note = rows(agentd, name)[0]
     assert author == "agentd" and head and "9 layers" in note
     layers = json.loads(agentctl("env", "show", name).stdout)["layers"]

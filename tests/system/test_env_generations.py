@@ -78,7 +78,7 @@ def test_nothing_stays_of_a_diff(agentd, grown):
     name, _ = grown
     diff(agentd, name, "1", "3")
     runs = pathlib.Path("/run/agentd/runs")
-    wait_until(lambda: all((d / "rw").exists() for d in runs.iterdir()), "the end of views", timeout=20)
+    wait_until(lambda: all((d / "rw").exists() for d in runs.iterdir()), "the end of views")
     assert not os.listdir(STATE + "/tmp")
 
 

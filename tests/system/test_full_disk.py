@@ -122,7 +122,7 @@ def agent(agentd, disk, unique):
 
 
 def tidy(agentd):
-    wait_until(lambda: not os.listdir(STATE + "/tmp"), "the end of staging", timeout=20)
+    wait_until(lambda: not os.listdir(STATE + "/tmp"), "the end of staging")
     result, detail, document = fsck(agentd)
     assert result == "done" and document["unused"] == [] and document["repaired"] == [], (detail, document)
     odd = [n for d in ("layers", "generations") for n in os.listdir(f"{STATE}/{d}") if not n.startswith("sha256-")]
@@ -373,7 +373,7 @@ def test_prune_on_a_full_disk(agentd, disk, agent):
     several(agent, 3)
     with disk.full(0):
         assert prune(agentd, agent, keep=1) == (3, 2, pytest.approx(6000000, rel=0.1))
-        wait_until(lambda: os.statvfs(STATE).f_bavail * 4096 > 5000000, "the room that it made", timeout=20)
+        wait_until(lambda: os.statvfs(STATE).f_bavail * 4096 > 5000000, "the room that it made")
         edit(agent, "echo room > /etc/room")
         agentctl("env", "freeze", agent)
     works(agentd, agent, "[ $(cat /etc/room) = room ]; [ -s /opt/2 ]")
@@ -418,7 +418,7 @@ def test_run_directory_is_full(agentd, agent, what):
         edit(agent, "true", check=False)  # may or may not do
     assert head(agentd, agent) == before
     agentctl("env", "discard", agent, check=False)
-    wait_until(lambda: not os.listdir(f"{RUNTIME}/runs"), "the end of what was begun", timeout=20)
+    wait_until(lambda: not os.listdir(f"{RUNTIME}/runs"), "the end of what was begun")
     assert agentd.finish(agentd.execute(agent))[0] == "success"
     edit(agent, "true")
     agentctl("env", "freeze", agent)

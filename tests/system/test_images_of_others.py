@@ -131,7 +131,7 @@ def refused(agentd, unique, tmp_path):
         before = sorted(os.listdir(STATE + "/layers"))
         result, detail = agentd.import_image(unique("i"), file)
         assert result == "failed" and words in detail, (result, detail)
-        wait_until(lambda: not os.listdir(STATE + "/tmp"), "the end of staging", timeout=20)
+        wait_until(lambda: not os.listdir(STATE + "/tmp"), "the end of staging")
         assert sorted(os.listdir(STATE + "/layers")) == before
         assert not os.path.exists("/var/tmp/agentd-escaped")
 

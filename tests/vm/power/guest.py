@@ -27,7 +27,7 @@ STATE = pathlib.Path("/var/lib/agentd")
 DISK = pathlib.Path("/mnt/power")  # on the same disk, and not agentd's
 IMAGE = DISK / "image.tar"
 TALL = DISK / "tall.oci"
-DEADLINE = 300
+DEADLINE = 600
 
 
 class Wrong(Exception):
