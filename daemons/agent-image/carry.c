@@ -11,6 +11,7 @@
 #include "carry.h"
 #include "oci.h"
 #include "report.h"
+#include "stall.h"
 #include "unpack-part.h"
 
 #define BLOCK_SIZE (256 * 1024)
@@ -249,7 +250,7 @@ int carry_export(int out, const char *config, char *const *layers, const char *n
         archive_write_set_format_pax_restricted(a);
         archive_write_set_bytes_per_block(a, 1 << 20);
         archive_write_set_bytes_in_last_block(a, 1);
-        if (archive_write_open_fd(a, out) != ARCHIVE_OK)
+        if (stall_open_writer(a, out) != ARCHIVE_OK)
                 r = cannot_write(a);
         else
                 r = write_archive(a, text, layers, name);
@@ -321,7 +322,7 @@ int carry_import(int in, int spool, const char *spool_path, const UnpackLimits *
         archive_read_support_filter_xz(a);
         archive_read_support_filter_zstd(a);
         archive_read_support_format_tar(a);
-        if (archive_read_open_fd(a, in, BLOCK_SIZE) != ARCHIVE_OK)
+        if (stall_open_reader(a, in) != ARCHIVE_OK)
                 r = report_error(0, "InvalidImage", "This is no tar archive: %s", archive_error_string(a));
         else
                 r = read_archive(a, spool, limits);

@@ -24,6 +24,7 @@
 #include "merge.h"
 #include "report.h"
 #include "runner.h"
+#include "stall.h"
 #include "tree.h"
 #include "unpack.h"
 
@@ -32,6 +33,7 @@ typedef struct Arguments {
         char **layer_files;
         uint64_t raw_base;
         char **packages;
+        uint64_t idle_timeout;
         UnpackLimits limits;
 } Arguments;
 
@@ -43,7 +45,8 @@ static int usage(void) {
               "       agent-image diff   --staging DIR --out FILE --from DIR --to DIR <> RESULT\n"
               "       agent-image export --staging DIR --out FILE --config FILE --name NAME --layer FILE… > ARCHIVE (stdin)\n"
               "       agent-image flatten --staging DIR --out FILE --layer DIR… --from BASE\n"
-              "       agent-image import-environment --staging DIR --out FILE < ARCHIVE\n",
+              "       agent-image import-environment --staging DIR --out FILE < ARCHIVE\n"
+              "What is read from stdin, or written to it, may be bounded in its pauses: --idle-timeout USEC\n",
               stderr);
         return report_error(0, "InvalidOption", "agent-image was called with wrong arguments");
 }
@@ -56,7 +59,8 @@ static int parse(int argc, char *argv[], Arguments *a) {
                 { "max-entries", required_argument, NULL, 'e' }, { "from",        required_argument, NULL, 'f' },
                 { "to",          required_argument, NULL, 't' }, { "raw",         required_argument, NULL, 'r' },
                 { "raw-base",    required_argument, NULL, 'B' }, { "config",      required_argument, NULL, 'c' },
-                { "name",        required_argument, NULL, 'n' }, { "layer",       required_argument, NULL, 'l' }, {}
+                { "name",        required_argument, NULL, 'n' }, { "layer",       required_argument, NULL, 'l' },
+                { "idle-timeout", required_argument, NULL, 'i' }, {}
         };
         int c, r = 0;
 
@@ -100,6 +104,9 @@ static int parse(int argc, char *argv[], Arguments *a) {
                         /* All up to the next option. */
                         while (r >= 0 && optind < argc && !startswith(argv[optind], "--"))
                                 r = strv_extend(&a->packages, argv[optind++]);
+                        break;
+                case 'i':
+                        r = parse_uint64(optarg, &a->idle_timeout);
                         break;
                 case 'b':
                         r = parse_uint64(optarg, &a->limits.bytes_max);
@@ -330,6 +337,8 @@ int main(int argc, char *argv[]) {
                 (void) setrlimit(RLIMIT_NOFILE, &files);
         }
         r = argc > 1 ? parse(argc - 1, argv + 1, &a) : usage();
+        if (r >= 0)
+                r = stall_begin(a.idle_timeout);
         if (r >= 0) {
                 if (streq(verb, "import"))
                         r = make_image(&a, true);

@@ -7,9 +7,8 @@
 #include "basic/name-util.h"
 #include "basic/string-util.h"
 #include "report.h"
+#include "stall.h"
 #include "stream.h"
-
-#define BLOCK_SIZE (256 * 1024)
 
 struct Stream {
         struct archive *raw;
@@ -48,7 +47,7 @@ int stream_open(int fd, uint64_t bytes_max, bool hash, Stream **ret) {
         archive_read_support_filter_compress(s->raw);
         archive_read_support_format_raw(s->raw);
         archive_read_support_format_empty(s->raw);
-        r = archive_read_open_fd(s->raw, fd, BLOCK_SIZE);
+        r = stall_open_reader(s->raw, fd);
         if (r == ARCHIVE_OK)
                 do
                         r = archive_read_next_header(s->raw, &e);

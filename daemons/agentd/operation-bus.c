@@ -122,13 +122,21 @@ void operation_signal_finished(Operation *o) {
 }
 
 int operation_start_and_reply(Manager *m, sd_bus_message *msg, const OperationRequest *request, sd_bus_error *e) {
+        OperationRequest asked = *request;
+        _cleanup_free_ char *name = NULL;
         Operation *o;
+        uid_t sender;
         int r;
 
-        r = operation_start(m, request, &o);
+        r = bus_sender_user(msg, &sender, &name);
+        if (r < 0)
+                return r;
+        asked.root = sender == 0;
+        r = operation_start(m, &asked, &o);
         if (r == -EUSERS)
                 return sd_bus_error_set(e, BUS_ERROR_TOO_MANY_OPERATIONS,
-                                        "Too many operations are under way. Wait for one to end.");
+                                        "Too many operations are under way (MaxOperations=, MaxOperationsPerUser= in agentd.conf). "
+                                        "Wait for one to end.");
         if (r == -EALREADY)
                 return sd_bus_error_setf(e, BUS_ERROR_TOO_MANY_OPERATIONS,
                                          "An operation on \"%s\" is under way already. Wait for its end.",

@@ -103,6 +103,15 @@ static int build_argv(const Operation *o, char ***ret) {
                 TRY(strv_extend(&argv, "--max-entries"));
                 TRY(strv_extend(&argv, entries));
         }
+        /* The other end of these is somebody else's. */
+        if (o->input_fd >= 0 && o->result_fd < 0 && settings->image_idle_usec != UINT64_MAX) {
+                _cleanup_free_ char *idle = strprintf("%" PRIu64, settings->image_idle_usec);
+
+                if (!idle)
+                        return -ENOMEM;
+                TRY(strv_extend(&argv, "--idle-timeout"));
+                TRY(strv_extend(&argv, idle));
+        }
         if (o->deploy.from) {
                 TRY(strv_extend(&argv, "--from"));
                 TRY(strv_extend(&argv, o->deploy.from));

@@ -345,9 +345,9 @@ static int check_bounds(Manager *m, const OperationRequest *request) {
                 edits += o->kind == OPERATION_EDIT && streq(o->user, request->user);
                 if (o->kind == OPERATION_EDIT || o->kind == OPERATION_FLATTEN)
                         continue; /* of these there is one an agent */
-                all++;
+                all += o->root == request->root;
                 if (streq(o->user, request->user)) {
-                        of_user++;
+                        of_user += o->root == request->root;
                         /* Those that look do not get in anybody's way. */
                         if (kind_makes(o->kind) == kind_makes(request->kind) && kind_makes(o->kind) != MAKES_NOTHING &&
                             streq(o->subject, request->subject))
@@ -551,6 +551,7 @@ int operation_start(Manager *m, const OperationRequest *request, Operation **ret
                 .begun_usec = now_realtime(),
                 .shell = !(request->command && request->command[0]),
                 .uid = request->uid,
+                .root = request->root,
                 .sandbox_uid = request->sandbox_uid,
                 .input_fd = -EBADF,
                 .output_fd = -EBADF,

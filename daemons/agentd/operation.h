@@ -73,6 +73,7 @@ struct Operation {
         char *subject; /* image or agent */
         char *user;
         uid_t uid;
+        bool root; /* asked for by root, or by nobody */
         char *note, *run; /* freeze */
         uid_t sandbox_uid;
         char **packages; /* build */
@@ -118,6 +119,7 @@ typedef struct OperationRequest {
         OperationKind kind;
         const char *subject, *user;
         uid_t uid;
+        bool root;             /* who asks */
         int input_fd;          /* duplicated */
         const char *note, *run;
         uid_t sandbox_uid;
@@ -134,7 +136,8 @@ typedef struct OperationRequest {
         const char *document; /* export: its configuration; also the name of a file in staging */
 } OperationRequest;
 
-/* -EUSERS: too many at once; -EALREADY: one on the same subject is under way. */
+/* -EUSERS: too many at once, where those of root and of all others are counted apart, so that others cannot be in
+ * root's way; -EALREADY: one on the same subject is under way. */
 int operation_start(Manager *m, const OperationRequest *request, Operation **ret);
 /* The end comes by OperationFinished. */
 void operation_cancel(Operation *o);

@@ -102,6 +102,7 @@ int runner_deploy_shipped(Manager *m) {
                                             .kind = OPERATION_DEPLOY_RUNNER,
                                             .subject = "shipped",
                                             .user = "root",
+                                            .root = true,
                                             .note = "shipped with agentd " AGENTD_VERSION,
                                             .input_fd = -EBADF,
                                             .sandbox_uid = (uid_t) -1,

@@ -50,6 +50,7 @@ typedef struct Settings {
         uint64_t image_max_size;    /* bytes of an imported root, unpacked */
         uint64_t image_max_entries; /* files in it */
         uint64_t image_timeout_usec;
+        uint64_t image_idle_usec;   /* that may be waited for who feeds an import; UINT64_MAX: without end */
         uint64_t max_operations, max_operations_per_user;
         char *image_mirror;         /* of BuildImage; NULL: mmdebstrap's own default */
 

@@ -3,17 +3,20 @@
 is left in the store, and nothing was written outside of it.
 """
 
+import contextlib
 import gzip
 import io
 import os
+import pathlib
 import tarfile
 
 import dbus
 import pytest
 
-from client import STATE, TEST_ROOTFS, agentctl, call_as, kill, wait_until
+from client import OPERATION, PROPERTIES, STATE, TEST_ROOTFS, agentctl, call_as, kill, systemctl, wait_until
 
 CANARY = "/var/tmp/agentd-escaped"
+EMPTY = dbus.Dictionary({}, signature="sv")
 
 
 def tar(*members, fmt=tarfile.GNU_FORMAT):
@@ -264,6 +267,61 @@ def test_too_many_operations(agentd, unique, users):
             os.close(fd)
         for path in paths:
             agentd.complete(path)
+
+
+@pytest.fixture
+def impatient():
+    conf = pathlib.Path("/etc/agentd/agentd.conf.d/impatient-test.conf")
+    conf.parent.mkdir(parents=True, exist_ok=True)
+    conf.write_text("[Images]\nIdleTimeout=1s\n")
+    systemctl("restart", "agentd.service")
+    yield
+    conf.unlink()
+    systemctl("restart", "agentd.service")
+
+
+def test_who_feeds_bytes_now_and_then_holds_no_place(agentd, unique, users, impatient, text_file):
+    """Two users with imports that come byte by byte take all places but root's, and not for long."""
+    before, pipes, paths = store(), [], []
+    for user in users:
+        for n in range(2):
+            fifo = f"/var/tmp/{unique('fifo')}"
+            os.mkfifo(fifo)
+            os.chmod(fifo, 0o644)
+            pipes.append(os.open(fifo, os.O_RDWR | os.O_NONBLOCK))
+            os.write(pipes[-1], tar(SHELL)[:1500])
+            answer = call_as(user, ("ImportImage", unique("img"), {"fd": fifo}, {"options": {}}))[0]
+            os.unlink(fifo)
+            paths.append(answer["value"])
+    assert agentd.import_image(unique("img"), text_file(b"no tar"))[0] == "failed"  # and was begun
+
+    def over():
+        for fd in pipes:
+            with contextlib.suppress(BlockingIOError):
+                os.write(fd, b"\0")
+        return all(path in agentd.finished_operations for path in paths)
+
+    wait_until(over, "the end of the imports")
+    for path in paths:
+        result, detail = agentd.complete(path)
+        kind = str(agentd.call("Get", OPERATION, "Error", path=path, interface=PROPERTIES))
+        assert (result, kind) == ("failed", "Stalled") and "IdleTimeout=" in detail, (result, kind, detail)
+    for fd in pipes:
+        os.close(fd)
+    no_units()
+    assert store() == before
+
+
+def test_who_takes_nothing_of_an_export_holds_no_place(agentd, make_agent, impatient):
+    name = make_agent("true")
+    reader, writer = os.pipe()
+    path = str(agentd.call("ExportEnvironment", name, "head", dbus.types.UnixFd(writer), EMPTY))
+    os.close(writer)
+    result, detail = agentd.complete(path)
+    kind = str(agentd.call("Get", OPERATION, "Error", path=path, interface=PROPERTIES))
+    assert (result, kind) == ("failed", "Stalled") and "IdleTimeout=" in detail, (result, kind, detail)
+    os.close(reader)
+    no_units()
 
 
 def test_agentctl_says_why(text_file):
