@@ -333,10 +333,11 @@ void route_service(const RouteRequest *r) {
         call_by_name(r, service, r->rest + n, CALL_BY_NAME);
 }
 
-/* Of several services of one host the one with the longest path is meant. */
+/* Of several services of one host the one with the longest path is meant. Two of the same base URL differ in their
+ * credentials: which one is meant is not guessed. */
 void route_service_by_host(const RouteRequest *r, const char *host) {
         _cleanup_free_ char *name = NULL;
-        Service *best = NULL;
+        Service *best = NULL, *twin = NULL;
         const char *rest = "";
         uint16_t port;
 
@@ -357,8 +358,16 @@ void route_service_by_host(const RouteRequest *r, const char *host) {
                         continue;
                 if (!best || strlen(u->path) > strlen(best->base_url.path)) {
                         best = r->live->services[i];
+                        twin = NULL;
                         rest = below;
-                }
+                } else if (streq(u->path, best->base_url.path))
+                        twin = r->live->services[i];
+        }
+        if (twin) {
+                _cleanup_free_ char *detail = strprintf("Services \"%s\" and \"%s\" have the same base URL: ask for "
+                                                        "one by its name.", best->name, twin->name);
+                http_problem(r->http, 409, "ambiguous-service", detail, NULL, 0);
+                return;
         }
         call_by_name(r, best, rest, CALL_BY_HOST);
 }

@@ -131,6 +131,26 @@ say([request("/api/{name}", "{host}", auth), request("/api/{name}", "{host}", "X
     assert ("authorization", "Bearer the-real-one") in [(k.lower(), v) for k, v in upstream.asked(f"/api/{name}")[0][2]]
 
 
+def test_of_two_services_of_one_url_none_is_guessed(caller, make_service, upstream, unique):
+    """Each has a credential of its own; by their names they are told apart, and a longer path is an answer."""
+    name = unique()
+    upstream.on(f"/api/{name}/", lambda r: r.reply(200, {}))
+    host = upstream.origin.split("//")[1]
+    first, second = make_service("one"), make_service("two")
+    below = make_service("three", base_url=f"{upstream.url}/{name}/below")
+    code = ASK_SOCKET + f"""
+auth = "Authorization: token " + token()
+say([request("/api/{name}/x", "{host}", auth), request("/api/{name}/below/x", "{host}", auth),
+     request("/v1/services/{first}/{name}/y", "agent-bridge", auth),
+     request("/v1/services/{second}/{name}/z", "agent-bridge", auth)])
+"""
+    assert caller(code, first, second, below) == [409, 200, 200, 200]
+    for path, secret in (("below/x", "three"), ("y", "one"), ("z", "two")):
+        asked = [v for r in upstream.asked(f"/api/{name}/{path}") for k, v in r[2] if k.lower() == "authorization"]
+        assert asked == [f"Bearer {secret}"], path
+    assert not upstream.asked(f"/api/{name}/x")
+
+
 def test_socket_of_another_run_is_out_of_reach(agentd, make_agent):
     """Its file is in a folder that only root enters, and its owner is the run's own user."""
     path = agentd.execute(make_agent("sleep 1000"))
