@@ -250,6 +250,9 @@ static void sweep_done(Retention *r, Sweep *s, int error) {
                                 s->n, "AGENT_BYTES=%" PRIu64, s->bytes, "AGENT_USER=%s", strempty(s->user), NULL);
         if (s->kind == SWEEP_SURPLUS && (s->surplus_runs > 0 || s->surplus_bytes > 0))
                 (void) strv_extend(&r->futile, s->user);
+        else if (s->kind == SWEEP_SURPLUS)
+                /* What ended while it waited for its turn was left to it, and is not in its numbers. */
+                retention_look(m);
         if (s->msg && error < 0) {
                 _cleanup_(sd_bus_error_free) sd_bus_error e = SD_BUS_ERROR_NULL;
 
