@@ -27,6 +27,10 @@ STATE = "/var/lib/agentd"
 DEADLINE = 600 * (3 if os.environ.get("AGENTD_SANITIZE") or os.environ.get("AGENTD_VM") else 1)
 
 
+# What a caller is told whose question finds agentd between two lives: the bus of its unit, or nobody, answers.
+AWAY = tuple(f"org.freedesktop.DBus.Error.{e}" for e in ("NoReply", "ServiceUnknown", "NameHasNoOwner", "Disconnected"))
+
+
 def run(*argv, user=None, check=True, stdin=None, timeout=DEADLINE):
     """Runs a program, as USER if given; returns the finished process with text output."""
     argv = [str(a) for a in argv]
@@ -141,13 +145,18 @@ class Agentd:
         return dbus.Interface(proxy, interface).get_dbus_method(member)(*args, timeout=timeout)
 
     def get(self, path, name, interface=RUN):
-        """A property. Asked for again where agentd went away with the question in hand: reading may be repeated."""
-        for last in (False, False, True):
+        """A property. Asked for again where agentd went away with the question in hand, or is between two lives: reading may
+        be repeated."""
+
+        def ask():
             try:
-                return self.call("Get", interface, name, path=path, interface=PROPERTIES)
+                return [self.call("Get", interface, name, path=path, interface=PROPERTIES)]
             except dbus.DBusException as e:
-                if last or e.get_dbus_name() != "org.freedesktop.DBus.Error.NoReply":
+                if e.get_dbus_name() not in AWAY:
                     raise
+                return None
+
+        return wait_until(ask, f"{name} of {path}")[0]
 
     def execute(self, agent, text="", **options):
         """ExecuteAgent; options by their names with _ for -. Returns the run's object path."""
