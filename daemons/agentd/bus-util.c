@@ -5,6 +5,7 @@
 #include "basic/name-util.h"
 #include "basic/string-util.h"
 #include "bus-util.h"
+#include "retention.h"
 
 int user_name_from_uid(uid_t uid, char **ret) {
         struct passwd pw, *p = NULL;
@@ -184,8 +185,12 @@ int bus_store_error(Manager *m, sd_bus_error *e, int r) {
         switch (r) {
         case -ENOSPC:
         case -EDQUOT:
+                retention_look(m);
                 return sd_bus_error_set(
-                        e, BUS_ERROR_NO_SPACE,
+                        e, BUS_ERROR_NO_SPACE, retention_check_space(m) < 0 ?
+                        "The disk of this host has less free space than agentd leaves to others (KeepFree= in "
+                        "agentd.conf); nothing was changed. Make room, for example with \"agentctl env prune\" "
+                        "or \"agentctl prune-runs\", and try again." :
                         "The disk of the store is full; nothing was changed. Make room, for example with "
                         "\"agentctl env prune\", and try again.");
         case -EIO:

@@ -23,6 +23,7 @@
 #include "bus-util.h"
 #include "definition.h"
 #include "environment.h"
+#include "layer-quota.h"
 #include "operation.h"
 
 #define CONFIG_SIZE_MAX (16U << 20)
@@ -364,6 +365,14 @@ static int commit(Operation *o, char **ret_reason) {
         int r;
 
         r = store_agent_get(m->store, o->user, o->subject, &old);
+        if (r >= 0 || r == -ENOENT) {
+                int k = layer_quota_check(m, o->user, o->uid, c->layers, ret_reason);
+
+                if (k == -ENOBUFS)
+                        (void) free_and_strdup(&o->error_name, "QuotaExceeded");
+                if (k < 0)
+                        return k;
+        }
         if (r == -ENOENT) { /* of one that is there, the definition stays as it is */
                 r = make_definition(o, &d, ret_reason);
                 if (r >= 0)

@@ -53,7 +53,7 @@ bool flatten_maybe(Manager *m, const char *user, const char *agent) {
                                                           .generations = (char *[]) { row->digest, NULL },
                                                           .views = { g->env, (char *[]) { g->base, NULL } } },
                                     &o);
-        if (r < 0 && r != -EALREADY && r != -ENOENT)
+        if (r < 0 && r != -EALREADY && r != -ENOENT && r != -ENOSPC)
                 log_warning_errno(r, "The layers of %s/%s cannot be merged now: %m", user, agent);
         return r >= 0;
 }

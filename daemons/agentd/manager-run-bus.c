@@ -157,12 +157,7 @@ static int enqueue_error(Manager *m, sd_bus_error *e, int r, const char *user, c
                         "being removed. Try again later, or make room: agentctl prune-runs.",
                         user);
         case -ENOSPC:
-                if (retention_check_space(m) == 0) /* full all the same */
-                        return bus_store_error(m, e, r);
-                return sd_bus_error_set(
-                        e, BUS_ERROR_NO_SPACE,
-                        "The disk of this host has less free space than agentd leaves to others (KeepFree= in "
-                        "agentd.conf). Make room; nothing was changed.");
+                return bus_store_error(m, e, r);
         case -EUSERS:
                 return sd_bus_error_setf(e, BUS_ERROR_QUEUE_FULL,
                                          "Agent \"%s\" has too many queued runs. Try again later.", name);

@@ -4,6 +4,7 @@
 
 #include "basic/string-util.h"
 #include "bus-util.h"
+#include "layer-quota.h"
 #include "operation.h"
 #include "run.h"
 
@@ -141,6 +142,12 @@ int operation_start_and_reply(Manager *m, sd_bus_message *msg, const OperationRe
                 return sd_bus_error_setf(e, BUS_ERROR_TOO_MANY_OPERATIONS,
                                          "An operation on \"%s\" is under way already. Wait for its end.",
                                          request->subject);
+        if (r == -ENOBUFS) {
+                _cleanup_free_ char *reason = NULL;
+
+                (void) layer_quota_check(m, request->user, request->uid, NULL, &reason);
+                return sd_bus_error_setf(e, BUS_ERROR_QUOTA_EXCEEDED, "Nothing was begun: %s.", strempty(reason));
+        }
         if (r < 0)
                 return bus_store_error(m, e, r);
         return sd_bus_reply_method_return(msg, "o", o->path);

@@ -5,6 +5,7 @@
  * changed.
  */
 #include "basic/string-util.h"
+#include "layer-quota.h"
 #include "operation.h"
 #include "run.h"
 #include "runner-deploy.h"
@@ -144,12 +145,18 @@ static int commit_freeze(Operation *o, char **ret_error) {
 static void on_published(int error, const char *message, void *userdata) {
         Operation *o = userdata;
         _cleanup_free_ char *reason = NULL, *text = NULL;
+        Manager *m = o->manager;
         int r = error;
 
         o->worker_slot = worker_slot_unref(o->worker_slot);
         if (r < 0)
                 reason = strdup(message);
-        else
+        else if (o->kind != OPERATION_FLATTEN && o->kind != OPERATION_DEPLOY_RUNNER) {
+                r = layer_quota_check(m, o->user, o->uid, (char *[]) { o->digest, NULL }, &reason);
+                if (r == -ENOBUFS)
+                        (void) free_and_strdup(&o->error_name, "QuotaExceeded");
+        }
+        if (r >= 0)
                 r = o->kind == OPERATION_FREEZE        ? commit_freeze(o, &reason) :
                     o->kind == OPERATION_DEPLOY_RUNNER ? runner_deploy_commit(o, &reason) :
                     o->kind == OPERATION_FLATTEN       ? flatten_commit(o, &reason) :

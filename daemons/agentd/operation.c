@@ -10,7 +10,9 @@
 #include "basic/string-util.h"
 #include "edit-session.h"
 #include "environment.h"
+#include "layer-quota.h"
 #include "operation.h"
+#include "retention.h"
 #include "run.h"
 #include "runner-deploy.h"
 
@@ -534,11 +536,28 @@ static int make_pipe(Operation *o) {
         return sd_event_add_io(o->manager->event, &o->pipe_source, o->pipe_fd, EPOLLIN, operation_on_pipe, o);
 }
 
+/* Whether it takes room in the store: not the looks, not an export, whose place is the caller's, and not the runner that
+ * is shipped, which is part of agentd. */
+static bool request_writes(const OperationRequest *request) {
+        switch (request->kind) {
+        case OPERATION_DIFF:
+        case OPERATION_FSCK:
+        case OPERATION_EXPORT:
+                return false;
+        default:
+                return !request->deploy.from;
+        }
+}
+
 int operation_start(Manager *m, const OperationRequest *request, Operation **ret) {
         _cleanup_(operation_freep) Operation *o = NULL;
         int r;
 
         r = check_bounds(m, request);
+        if (r >= 0 && request_writes(request))
+                r = retention_check_space(m);
+        if (r >= 0 && kind_makes(request->kind) != MAKES_NOTHING)
+                r = layer_quota_check(m, request->user, request->uid, NULL, NULL);
         if (r < 0)
                 return r;
         expire_surplus(m, request->user);

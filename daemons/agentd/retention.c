@@ -6,6 +6,7 @@
 #include "async-remove.h"
 #include "basic/string-util.h"
 #include "bus-util.h"
+#include "environment.h"
 #include "retention.h"
 #include "run.h"
 
@@ -348,6 +349,17 @@ static int on_look(sd_event_source *source, uint64_t usec, void *userdata) {
                         &(Look) { .retention = r, .settings = r->manager->settings });
         if (k < 0)
                 log_warning_errno(k, "What is kept for users cannot be read: %m");
+        /* Layers that nobody names wait for somebody's "env prune"; not where others wait for the room. */
+        if (retention_check_space(r->manager) < 0) {
+                PruneResult result = {};
+
+                k = environment_prune(r->manager, NULL, NULL, 0, &result);
+                if (k < 0)
+                        log_warning_errno(k, "Layers that nobody needs cannot be removed: %m");
+                else if (result.layers > 0)
+                        log_info("The disk has less free space than is left to others (KeepFree=): %" PRIu32 " layers that "
+                                 "nobody needs are removed (%" PRIu64 " bytes).", result.layers, result.bytes);
+        }
         return 0;
 }
 

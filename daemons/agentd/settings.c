@@ -110,6 +110,15 @@ static int config_parse_age(const char *value, void *field) {
         return config_parse_positive_timespan(value, field);
 }
 
+/* A size, or "infinity". */
+static int config_parse_bound(const char *value, void *field) {
+        if (streq(value, "infinity")) {
+                *(uint64_t *) field = UINT64_MAX;
+                return 0;
+        }
+        return config_parse_positive_size(value, field);
+}
+
 /* 0 is a size here: nothing is kept free. */
 static int config_parse_keep_free(const char *value, void *field) {
         uint64_t v;
@@ -217,6 +226,7 @@ static const ConfigItem settings_table[] = {
         { "Images", "IdleTimeout", config_parse_age, FIELD(image_idle_usec) },
         { "Images", "MaxOperations", config_parse_positive, FIELD(max_operations) },
         { "Images", "MaxOperationsPerUser", config_parse_positive, FIELD(max_operations_per_user) },
+        { "Images", "MaxLayersPerUser", config_parse_bound, FIELD(max_layers_per_user) },
         { "Images", "Mirror", config_parse_string, FIELD(image_mirror) },
 
         { "Edit", "SizeMax", config_parse_edit_size, FIELD(edit_size_max) },
@@ -280,6 +290,7 @@ int settings_new(Settings **ret) {
                 .image_idle_usec = 2 * USEC_PER_MINUTE,
                 .max_operations = 4,
                 .max_operations_per_user = 2,
+                .max_layers_per_user = 100 * GIB,
                 .edit_size_max = 4 * GIB,
                 .edit_max_per_user = 16,
                 .edit_other_hosts = true,

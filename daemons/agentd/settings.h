@@ -52,6 +52,7 @@ typedef struct Settings {
         uint64_t image_timeout_usec;
         uint64_t image_idle_usec;   /* that may be waited for who feeds an import; UINT64_MAX: without end */
         uint64_t max_operations, max_operations_per_user;
+        uint64_t max_layers_per_user; /* bytes; UINT64_MAX: without bound */
         char *image_mirror;         /* of BuildImage; NULL: mmdebstrap's own default */
 
         /* [Edit] */

@@ -107,6 +107,11 @@ int main(void) {
         assert(settings_load("agentd.conf", &none, &error) == 0);
         assert(none->max_age_usec == UINT64_MAX && none->keep_free == 0 && defaults->keep_free == KEEP_FREE_AUTO);
         none = settings_free(none);
+        put("[Images]\nMaxLayersPerUser=infinity\nIdleTimeout=infinity\n");
+        assert(settings_load("agentd.conf", &none, &error) == 0);
+        assert(none->max_layers_per_user == UINT64_MAX && none->image_idle_usec == UINT64_MAX);
+        assert(defaults->max_layers_per_user < UINT64_MAX && defaults->image_idle_usec < UINT64_MAX);
+        none = settings_free(none);
         put("[Run]\nDefaultMemory=9G\nMaxMemory=10G\nMaxCPU=50%\nDefaultCPU=0.25\n");
         assert(settings_load("agentd.conf", &none, &error) == 0);
         assert(none->maximum.cpu == 500000 && none->defaults.cpu == 250000);
