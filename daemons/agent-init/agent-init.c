@@ -16,6 +16,8 @@
  * It is static and tiny, because each run pays for it, and it trusts nothing inside the sandbox: it reads no file and no
  * library.
  *
+ * Nobody in the run sets limits of other processes: limits.c.
+ *
  * agent-init --apart PROGRAM ARG…, as any later process, is how a runner starts the agent's program: apart.c. One file has
  * both because every file that is bound into a sandbox costs each run its share.
  */
@@ -30,6 +32,7 @@
 #include <unistd.h>
 
 #include "apart.h"
+#include "limits.h"
 
 #define RECORD_FD 3 /* SD_LISTEN_FDS_START */
 
@@ -55,6 +58,12 @@ int main(int argc, char *argv[]) {
 
         child = fork();
         if (child == 0) {
+                int r = limits_own_only();
+
+                if (r < 0) {
+                        dprintf(STDERR_FILENO, "The run's limits cannot be kept apart: %s\n", strerror(-r));
+                        _exit(125);
+                }
                 sigprocmask(SIG_SETMASK, &old, NULL);
                 execv(argv[1], argv + 1);
                 dprintf(STDERR_FILENO, "%s: %s\n", argv[1], strerror(errno));

@@ -358,6 +358,24 @@ def signal_first_process():
     return 1
 
 
+def set_limit_of(pid):
+    """To what it is already."""
+    limit = (ctypes.c_ulong * 2)()
+    libc("syscall", ctypes.c_long(302), ctypes.c_long(pid), ctypes.c_long(1), None, ctypes.byref(limit))
+    libc("syscall", ctypes.c_long(302), ctypes.c_long(pid), ctypes.c_long(1), ctypes.byref(limit), None)
+    return list(limit)
+
+
+@user_act
+def set_limit_of_runner():
+    return set_limit_of(runner_process())
+
+
+@act
+def set_limit_of_first_process():
+    return set_limit_of(1)
+
+
 @act
 def make_a_device():
     path = "/tmp/device"

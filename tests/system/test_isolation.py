@@ -292,6 +292,59 @@ say([n, byte.raw.decode(), "AGENT_RUN_ID" in env, ended, sorted(os.listdir("/hom
     assert seen == [4, "mine", True, 15, ["file", "link"], False]
 
 
+def test_files_do_not_signal_the_runner(probe):
+    """The kernel signals the owner of a file by any signal; a child is killed by it, the runner goes on."""
+    assert probe(
+        """
+import fcntl
+
+def kill_by_file(pid):
+    r, w = os.pipe()
+    fcntl.fcntl(r, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(r, fcntl.F_SETFL, os.O_ASYNC)
+    fcntl.fcntl(r, fcntl.F_SETOWN, pid)
+    os.write(w, b"x")
+
+child = os.fork()
+if child == 0:
+    signal.pause()
+kill_by_file(child)
+kill_by_file(os.getppid())
+kill_by_file(1)
+say(os.waitpid(child, 0)[1])
+"""
+    ) == 9  # SIGKILL
+
+
+def test_limits_are_set_of_oneself_only(probe):
+    """Of nobody else, not even of a child; by setrlimit() and ulimit all works as ever, and so does reading."""
+    seen = probe(
+        """
+import resource
+
+def act(f, *args):
+    try:
+        return f(*args)
+    except PermissionError:
+        return "refused"
+
+child = os.fork()
+if child == 0:
+    signal.pause()
+cpu = resource.RLIMIT_CPU
+seen = [act(resource.prlimit, pid, cpu, (1, 1)) for pid in (os.getppid(), 1, child)]
+seen += [act(resource.prlimit, pid, cpu) == resource.getrlimit(cpu) for pid in (os.getppid(), 1, child)]
+os.kill(child, signal.SIGKILL)
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))
+resource.prlimit(0, resource.RLIMIT_NOFILE, (50, 150))
+seen.append(resource.getrlimit(resource.RLIMIT_NOFILE))
+seen.append(subprocess.run(["/bin/sh", "-c", "ulimit -Sn 20; ulimit -n"], capture_output=True, text=True).stdout)
+say(seen)
+"""
+    )
+    assert seen == ["refused"] * 3 + [True] * 3 + [[50, 150], "20\n"]
+
+
 def test_program_that_cannot_be_started(agentd, make_agent):
     """The launcher tells as a shell does."""
     for command, code, why in (
