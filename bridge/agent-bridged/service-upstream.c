@@ -68,7 +68,7 @@ static size_t on_read(char *buf, size_t size, size_t n, void *userdata) {
 static int on_seek(void *userdata, curl_off_t offset, int origin) {
         ServiceCall *c = userdata;
 
-        if (origin != SEEK_SET || offset != 0)
+        if (origin != SEEK_SET || offset != 0 || c->head_complete)
                 return CURL_SEEKFUNC_FAIL;
         if (c->keep_body && c->body_sent > 0 && (streq(c->method, "POST") || streq(c->method, "PATCH")))
                 return CURL_SEEKFUNC_FAIL; /* it may have been heard: twice is worse than not at all */
@@ -112,6 +112,17 @@ static int answer_link(ServiceCall *c, HttpField *f) {
         return 1;
 }
 
+/* The answer may be a stream of hours, one of thousands: what only led to it goes. Now nothing is sent again. */
+static void answer_forget(ServiceCall *c) {
+        http_field_list_done(&c->fields);
+        c->hop_by_hop = mfree(c->hop_by_hop);
+        material_done(&c->material);
+        if (c->keep_body && c->body_sent == c->body.size) {
+                http_buffer_done(&c->body);
+                c->body_sent = 0;
+        }
+}
+
 /* The head is complete: tell the client. False: give the transfer up. */
 static bool answer_begin(ServiceCall *c) {
         HttpField fields[CALL_FIELDS_MAX];
@@ -142,6 +153,7 @@ static bool answer_begin(ServiceCall *c) {
                 return false;
         }
         c->reported_status = c->status;
+        answer_forget(c);
         return true;
 }
 

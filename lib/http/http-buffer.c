@@ -4,6 +4,21 @@
 
 #include "http/http-buffer.h"
 
+static int buffer_resize(HttpBuffer *b, size_t allocated) {
+        char *n = malloc(allocated);
+        if (!n)
+                return -ENOMEM;
+        if (b->size > 0)
+                memcpy(n, b->data + b->start, b->size);
+        if (b->data)
+                explicit_bzero(b->data, b->allocated);
+        free(b->data);
+        b->data = n;
+        b->allocated = allocated;
+        b->start = 0;
+        return 0;
+}
+
 int http_buffer_append(HttpBuffer *b, const void *data, size_t size) {
         if (size == 0)
                 return 0;
@@ -15,23 +30,25 @@ int http_buffer_append(HttpBuffer *b, const void *data, size_t size) {
 
                 while (want < b->size + size)
                         want *= 2;
-
-                char *n = malloc(want);
-                if (!n)
-                        return -ENOMEM;
-                if (b->size > 0)
-                        memcpy(n, b->data + b->start, b->size);
-                if (b->data)
-                        explicit_bzero(b->data, b->allocated);
-                free(b->data);
-                b->data = n;
-                b->allocated = want;
-                b->start = 0;
+                int r = buffer_resize(b, want);
+                if (r < 0)
+                        return r;
         }
 
         memcpy(b->data + b->start + b->size, data, size);
         b->size += size;
         return 0;
+}
+
+int http_buffer_append_last(HttpBuffer *b, const void *data, size_t size) {
+        if (size > SIZE_MAX / 4 - b->size)
+                return -ENOMEM;
+        if (b->size + size > 0 && (b->start > 0 || b->size + size != b->allocated)) {
+                int r = buffer_resize(b, b->size + size);
+                if (r < 0)
+                        return r;
+        }
+        return http_buffer_append(b, data, size);
 }
 
 void http_buffer_consume(HttpBuffer *b, size_t size) {

@@ -18,5 +18,7 @@ static inline const char *http_buffer_data(const HttpBuffer *b) {
 }
 
 int http_buffer_append(HttpBuffer *b, const void *data, size_t size);
+/* The same where nothing more is to come: no more memory is held than the bytes need. */
+int http_buffer_append_last(HttpBuffer *b, const void *data, size_t size);
 void http_buffer_consume(HttpBuffer *b, size_t size);
 void http_buffer_done(HttpBuffer *b);

@@ -77,7 +77,7 @@ static int on_header_field(llhttp_t *l, const char *at, size_t length) {
                 return overhead_add(p, length); /* may be a piece: its line is counted when it ends */
         if (p->n_spans > 0 && !p->in_value)
                 return HPE_USER;
-        if (p->n_spans >= p->limits.fields_max)
+        if (p->n_spans >= p->n_lines)
                 return HPE_USER;
         p->spans[p->n_spans++] = (struct HttpSpan) { .name = (char *) at, .name_len = length };
         p->in_value = false;
@@ -453,7 +453,7 @@ static int head_finish(HttpParser *p) {
 }
 
 static int head_parse(HttpParser *p) {
-        p->spans = calloc(p->limits.fields_max, sizeof(struct HttpSpan));
+        p->spans = calloc(p->n_lines ?: 1, sizeof(struct HttpSpan));
         if (!p->spans)
                 return -500;
 
@@ -472,7 +472,9 @@ static int head_parse(HttpParser *p) {
         if (e == HPE_PAUSED)
                 llhttp_resume(&p->llhttp);
 
-        return head_finish(p);
+        int k = head_finish(p);
+        p->spans = mfree(p->spans);
+        return k;
 }
 
 int http_parser_feed_head(HttpParser *p, const void *data, size_t size, size_t *ret_consumed, unsigned *ret_status) {
@@ -486,7 +488,8 @@ int http_parser_feed_head(HttpParser *p, const void *data, size_t size, size_t *
         for (i = 0; i < size && r == 0; i++)
                 r = scan_byte(p, d[i], base + i);
 
-        if (http_buffer_append(&p->head_bytes, data, i) < 0)
+        /* A complete one stays for as long as its request, which may be a stream of hours. */
+        if ((r > 0 ? http_buffer_append_last : http_buffer_append)(&p->head_bytes, data, i) < 0)
                 r = -500;
         else if (is_h2_preface(&p->head_bytes)) {
                 p->failed = true;

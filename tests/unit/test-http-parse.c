@@ -4,6 +4,8 @@
 /* Proves what the request parser takes and what it refuses: each input is given as a whole and byte by byte, and
  * both must come to the same end. */
 
+#include <malloc.h>
+
 #include "basic/string-util.h"
 #include "http/http-parser.h"
 
@@ -338,8 +340,30 @@ static void test_semantics(void) {
         assert(!http_value_has_token("closed, not-close", "close"));
 }
 
+/* A head stays for as long as its request, which may be a stream that lasts for hours, one of thousands. */
+static void test_memory(void) {
+        static const char head[] = GET "A: 1\r\nB: 2\r\nC: 3\r\nD: 4\r\nE: 5\r\nF: 6\r\nG: 7\r\nH: 8\r\n\r\n";
+        HttpParser *parsers[64];
+        Result r;
+
+        size_t before = mallinfo2().uordblks;
+        for (size_t i = 0; i < ELEMENTSOF(parsers); i++) {
+                assert(http_parser_new(&HTTP_PARSER_LIMITS_DEFAULT, parsers + i) == 0);
+                feed(parsers[i], head, sizeof(head) - 1, i % 2 ? SIZE_MAX : 7, &r);
+                assert(r.head == 1);
+        }
+        size_t each = (mallinfo2().uordblks - before) / ELEMENTSOF(parsers); /* none is known under sanitizers */
+        assert(each <= 1024);
+        for (size_t i = 0; i < ELEMENTSOF(parsers); i++) {
+                assert(http_parser_head(parsers[i])->n_fields == 9);
+                assert(streq(http_head_get(http_parser_head(parsers[i]), "h"), "8"));
+                http_parser_free(parsers[i]);
+        }
+}
+
 int main(void) {
         test_lines();
+        test_memory();
         test_length();
         test_chunks();
         test_floods();
