@@ -82,6 +82,14 @@ int auth_extract_tokens(const HttpHead *head, bool proxy, char ***ret) {
         return 0;
 }
 
+/* Whether RUN is a session in an edit that is open now. That it is says its live file, which agentd takes away at its
+ * end; it may be open for longer than any token is good for. */
+static bool is_open_session(BridgeRun *run) {
+        _cleanup_(live_run_unrefp) LiveRun *live = NULL;
+
+        return live_cache_get(run->bridge->live, run->id, &live) >= 0 && live->holder;
+}
+
 /* 0: TOKEN is this run's. -EACCES and a reason: not. */
 static int verify_one(BridgeRun *run, const char *token, bool proxy, LiveRun **ret_live, const char **ret_reason) {
         _cleanup_run_claims_ RunClaims claims = {};
@@ -91,6 +99,8 @@ static int verify_one(BridgeRun *run, const char *token, bool proxy, LiveRun **r
         if (clock_gettime(CLOCK_REALTIME, &now) < 0)
                 return -errno;
         int r = run_token_verify(run->bridge->keys, token, strlen(token), (uint64_t) now.tv_sec, &claims);
+        if (r == -EKEYEXPIRED && proxy && run != run->bridge->remote && is_open_session(run))
+                r = run_token_verify_lasting(run->bridge->keys, token, strlen(token), (uint64_t) now.tv_sec, &claims);
         if (r == -EBADMSG || r == -ENOKEY || r == -EKEYREJECTED || r == -EKEYEXPIRED) {
                 *ret_reason = r == -EBADMSG ? "malformed token" : r == -ENOKEY ? "unknown key" :
                               r == -EKEYREJECTED ? "wrong signature" : "expired token";

@@ -52,7 +52,8 @@ static void *watch(void *unused) {
                 }
                 pthread_mutex_unlock(&stall.mutex);
                 left = MAX(stall.limit - MIN(spent, stall.limit), LOOK_USEC);
-                t = (struct timespec) { .tv_sec = (time_t) (left / 1000000), .tv_nsec = (long) (left % 1000000) * 1000 };
+                t = (struct timespec) { .tv_sec = (time_t) (left / 1000000),
+                                        .tv_nsec = (long) (left % 1000000) * 1000 };
                 (void) nanosleep(&t, NULL);
         }
         return NULL;

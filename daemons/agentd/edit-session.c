@@ -15,7 +15,7 @@
 
 #define SESSION_FILE AGENTD_RUNTIME_DIR "/runs/%s/session.json"
 #define SESSION_FILE_MAX (1U << 20)
-/* As long as a token can be good for: a session that is open for longer loses its network, not its changes. */
+/* About as long as a token can be good for. Where the session is still open then, the bridge goes by its live file. */
 #define SESSION_USEC (UINT64_C(30) * 24 * 3600 * USEC_PER_SEC)
 
 #define BRIDGE_RETRY_USEC (200 * USEC_PER_MSEC)

@@ -2,9 +2,9 @@
 #pragma once
 
 /*
- * How many bytes one user may keep in layers: agentd.conf's MaxLayersPerUser=. What counts are the layers that the user's
- * images and generations name, each once; one that belongs to several users counts for each, as "env du" has it, for it
- * stays until the last of them lets it go. root's own are not bounded.
+ * How many bytes one user may keep in layers: agentd.conf's MaxLayersPerUser=. What counts are the layers that the
+ * user's images and generations name, each once; one that belongs to several users counts for each, as "env du" has it,
+ * for it stays until the last of them lets it go. root's own are not bounded.
  */
 
 #include "manager.h"

@@ -136,8 +136,8 @@ int operation_start_and_reply(Manager *m, sd_bus_message *msg, const OperationRe
         r = operation_start(m, &asked, &o);
         if (r == -EUSERS)
                 return sd_bus_error_set(e, BUS_ERROR_TOO_MANY_OPERATIONS,
-                                        "Too many operations are under way (MaxOperations=, MaxOperationsPerUser= in agentd.conf). "
-                                        "Wait for one to end.");
+                                        "Too many operations are under way (MaxOperations=, MaxOperationsPerUser= in "
+                                        "agentd.conf). Wait for one to end.");
         if (r == -EALREADY)
                 return sd_bus_error_setf(e, BUS_ERROR_TOO_MANY_OPERATIONS,
                                          "An operation on \"%s\" is under way already. Wait for its end.",

@@ -536,8 +536,8 @@ static int make_pipe(Operation *o) {
         return sd_event_add_io(o->manager->event, &o->pipe_source, o->pipe_fd, EPOLLIN, operation_on_pipe, o);
 }
 
-/* Whether it takes room in the store: not the looks, not an export, whose place is the caller's, and not the runner that
- * is shipped, which is part of agentd. */
+/* Whether it takes room in the store: not the looks, not an export, whose place is the caller's, and not the runner
+ * that is shipped, which is part of agentd. */
 static bool request_writes(const OperationRequest *request) {
         switch (request->kind) {
         case OPERATION_DIFF:

@@ -137,8 +137,9 @@ typedef struct OperationRequest {
 } OperationRequest;
 
 /* -EUSERS: too many at once, where those of root and of all others are counted apart, so that others cannot be in
- * root's way; -EALREADY: one on the same subject is under way; -ENOSPC: it would write, and the disk has less room than
- * KeepFree= leaves to others; -ENOBUFS: it would make a layer, and its user has as many as MaxLayersPerUser= allows. */
+ * root's way; -EALREADY: one on the same subject is under way; -ENOSPC: it would write, and the disk has less room
+ * than KeepFree= leaves to others; -ENOBUFS: it would make a layer, and its user has as many as MaxLayersPerUser=
+ * allows. */
 int operation_start(Manager *m, const OperationRequest *request, Operation **ret);
 /* The end comes by OperationFinished. */
 void operation_cancel(Operation *o);

@@ -357,8 +357,9 @@ static int on_look(sd_event_source *source, uint64_t usec, void *userdata) {
                 if (k < 0)
                         log_warning_errno(k, "Layers that nobody needs cannot be removed: %m");
                 else if (result.layers > 0)
-                        log_info("The disk has less free space than is left to others (KeepFree=): %" PRIu32 " layers that "
-                                 "nobody needs are removed (%" PRIu64 " bytes).", result.layers, result.bytes);
+                        log_info("The disk has less free space than is left to others (KeepFree=): %" PRIu32
+                                 " layers that nobody needs are removed (%" PRIu64 " bytes).", result.layers,
+                                 result.bytes);
         }
         return 0;
 }

@@ -16,8 +16,8 @@
 /* Looks for what has no row, then sweeps now and again. */
 int retention_start(Manager *m);
 void retention_free(Manager *m);
-/* A run has ended, or something was refused for what is kept already: look whether of somebody there is too much now, or
- * the disk is short of room while there are layers that nobody needs. */
+/* A run has ended, or something was refused for what is kept already: look whether of somebody there is too much now,
+ * or the disk is short of room while there are layers that nobody needs. */
 void retention_look(Manager *m);
 /* Takes away what a finished run began to upload and did not commit. */
 void retention_drop_parts(const char *run);

@@ -443,17 +443,22 @@ static int listen_tcp(struct sockaddr_in *ret) {
         return fd;
 }
 
-static char *mint(SigningKey *k, const LiveRun *live, const char *jti) {
+static char *mint_at(SigningKey *k, const LiveRun *live, const char *jti, uint64_t from, uint64_t to) {
         RunClaims claims = { .user = live->user, .agent = live->agent, .session = (char *) "" };
         char *token;
-        uint64_t now = (uint64_t) time(NULL);
 
         strcpy(claims.run, live->run);
         strcpy(claims.jti, jti);
-        claims.iat = claims.nbf = now;
-        claims.exp = now + 600;
+        claims.iat = claims.nbf = from;
+        claims.exp = to;
         assert(run_token_mint(k, &claims, &token) == 0);
         return token;
+}
+
+static char *mint(SigningKey *k, const LiveRun *live, const char *jti) {
+        const uint64_t now = (uint64_t) time(NULL);
+
+        return mint_at(k, live, jti, now, now + 600);
 }
 
 static LiveRun *make_live(const char *run, const char *jti, uint16_t upstream_port) {

@@ -126,8 +126,22 @@ static void test_edit_session(const char *origin) {
                strstr(audit_log, "AGENT_HOLDER=carol"));
         assert(!strstr(audit_log, "AGENT_RUN=") && !strstr(agentd_log, "\"service\":\"proxy\""));
         EXPECT(authorized("GET", "/v1/run", "", NULL), 401);
+
+        /* It may be open for longer than its token is good for, but not after its end; and no run, or other session. */
+        const uint64_t day = 24 * 3600, ago = (uint64_t) time(NULL) - 40 * day;
+        _cleanup_free_ char *old = mint_at(key, live_a, live_a->jti, ago, ago + 30 * day),
+                            *other = mint_at(key, live_a, "cccccccccccccccccccccccccccccccc", ago, ago + 30 * day),
+                            *h_old = strprintf("Proxy-Authorization: Bearer %s\r\n", old),
+                            *h_other = strprintf("Proxy-Authorization: Bearer %s\r\n", other);
+        EXPECT(through(get, h_old), 200);
+        EXPECT(through(get, h_other), 407);
+        _cleanup_free_ char *file = strprintf("%s/%s.json", live_dir, live_a->run);
+        assert(unlink(file) == 0);
+        EXPECT(through(get, h_old), 407);
         live_a->holder = mfree(live_a->holder);
         assert(live_run_write(live_dir, live_a, (gid_t) -1) == 0);
+        EXPECT(through(get, h_old), 407);
+        EXPECT(through(get, h), 200);
         assert(strstr(authorized("GET", "/v1/run", "", NULL), " 401 ") == NULL);
 }
 

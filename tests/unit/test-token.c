@@ -337,6 +337,21 @@ static void test_numbers(void) {
                 }
 }
 
+/* For what is known to go on from elsewhere: its end is no bound, all else is. */
+static void test_lasting(void) {
+        _cleanup_free_ char *h = good_header(), *c = claims_with(NULL, NULL), *late = claims_with("nbf", "1800000100"),
+                            *token = forge_full(key, h, c, EVP_sha256()), *early = forge_full(key, h, late, EVP_sha256());
+        const uint64_t years = UINT64_C(10) * 365 * 24 * 3600;
+        _cleanup_run_claims_ RunClaims got = {}, none = {};
+
+        assert(verify_at(token, strlen(token), NOW + years) == -EKEYEXPIRED);
+        assert(run_token_verify_lasting(keys, token, strlen(token), NOW + years, &got) == 0 && streq(got.run, RUN));
+        assert(verify_at(token, strlen(token), NOW + years) == -EKEYEXPIRED);
+        assert(run_token_verify_lasting(keys, early, strlen(early), NOW, &none) == -EKEYEXPIRED);
+        token[strlen(token) - 10] ^= 1;
+        assert(run_token_verify_lasting(keys, token, strlen(token), NOW + years, &none) < 0);
+}
+
 /* Case 14: leeway for iat and nbf, none for exp. */
 static void test_times(void) {
         _cleanup_free_ char *c = claims_with(NULL, NULL);
@@ -569,6 +584,7 @@ int main(void) {
         test_header();
         test_numbers();
         test_times();
+        test_lasting();
         test_claims();
         test_spelling();
         test_size();
