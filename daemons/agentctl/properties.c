@@ -5,6 +5,7 @@
 #include "properties.h"
 
 #include "basic/string-util.h"
+#include "bus/bus-options.h"
 
 #define PROPERTIES_INTERFACE "org.freedesktop.DBus.Properties"
 
@@ -21,42 +22,33 @@ static int read_value(sd_bus_message *m, const Property *p, void *userdata) {
         return free_and_strdup(field, s);
 }
 
-int properties_read(sd_bus_message *m, const Property *map, void *userdata) {
+typedef struct Reading {
+        const Property *map;
+        void *userdata;
+} Reading;
+
+static int read_property(sd_bus_message *m, const char *name, void *userdata) {
+        const Reading *reading = userdata;
+        const Property *p = reading->map;
+        const char *contents;
+        char type;
         int r;
 
-        r = sd_bus_message_enter_container(m, 'a', "{sv}");
+        r = sd_bus_message_peek_type(m, &type, &contents);
         if (r < 0)
                 return r;
+        while (p->name && !(streq(p->name, name) && contents[0] == p->type && contents[1] == 0))
+                p++;
+        if (!p->name)
+                return sd_bus_message_skip(m, "v");
+        r = sd_bus_message_enter_container(m, 'v', contents);
+        if (r >= 0)
+                r = read_value(m, p, reading->userdata);
+        return r < 0 ? r : sd_bus_message_exit_container(m);
+}
 
-        while ((r = sd_bus_message_enter_container(m, 'e', "sv")) > 0) {
-                const Property *p = map;
-                const char *name, *contents;
-                char type;
-
-                r = sd_bus_message_read_basic(m, 's', &name);
-                if (r >= 0)
-                        r = sd_bus_message_peek_type(m, &type, &contents);
-                if (r < 0)
-                        return r;
-
-                while (p->name && !(streq(p->name, name) && contents[0] == p->type && contents[1] == 0))
-                        p++;
-                if (p->name) {
-                        r = sd_bus_message_enter_container(m, 'v', contents);
-                        if (r >= 0)
-                                r = read_value(m, p, userdata);
-                        if (r >= 0)
-                                r = sd_bus_message_exit_container(m);
-                } else
-                        r = sd_bus_message_skip(m, "v");
-                if (r >= 0)
-                        r = sd_bus_message_exit_container(m);
-                if (r < 0)
-                        return r;
-        }
-        if (r < 0)
-                return r;
-        return sd_bus_message_exit_container(m);
+int properties_read(sd_bus_message *m, const Property *map, void *userdata) {
+        return bus_read_dictionary(m, read_property, &(Reading) { .map = map, .userdata = userdata });
 }
 
 int properties_get_all(Client *c, const char *path, const char *interface, const Property *map, void *userdata,

@@ -218,31 +218,14 @@ int run_object_path(const char *id, char **ret) {
         return 0;
 }
 
+bool bus_note_is_valid(const char *s) {
+        return strlen(s) <= 1024 && !string_has_cc(s);
+}
+
 bool bus_bridge_is_away(const sd_bus_error *e) {
         return sd_bus_error_has_names(e, SD_BUS_ERROR_NO_REPLY, SD_BUS_ERROR_DISCONNECTED, SD_BUS_ERROR_TIMEOUT,
                                       SD_BUS_ERROR_SERVICE_UNKNOWN, SD_BUS_ERROR_NAME_HAS_NO_OWNER,
                                       "org.freedesktop.systemd1.ShuttingDown",
                                       "org.freedesktop.DBus.Error.Spawn.ChildExited",
                                       "org.freedesktop.DBus.Error.NoReply") > 0;
-}
-
-int bus_read_strings(sd_bus_message *m, char ***ret) {
-        size_t n = 0, size = 0;
-        const char *s;
-        int r;
-
-        for (char **i = *ret; i && *i; i++, n++)
-                size += strlen(*i) + 1;
-        r = sd_bus_message_enter_container(m, 'a', "s");
-        if (r < 0)
-                return r;
-        while ((r = sd_bus_message_read_basic(m, 's', &s)) > 0) {
-                size += strlen(s) + 1;
-                if (++n > BUS_STRINGS_MAX || size > BUS_STRINGS_SIZE_MAX)
-                        return -E2BIG;
-                r = strv_extend(ret, s);
-                if (r < 0)
-                        return r;
-        }
-        return r < 0 ? r : sd_bus_message_exit_container(m);
 }

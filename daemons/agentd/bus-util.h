@@ -3,6 +3,7 @@
 
 /* What all bus faces of agentd share: who calls, which agent is meant, and may they. */
 
+#include "bus/bus-options.h"
 #include "manager.h"
 
 /* Name of a user; the number as text where the system knows none. Never fails but for -ENOMEM. */
@@ -42,6 +43,9 @@ int bus_store_error(Manager *m, sd_bus_error *e, int r);
 
 int agent_object_path(const char *user, const char *name, char **ret);
 int run_object_path(const char *id, char **ret);
+
+/* A note that goes with a change: one line of at most 1024 bytes. */
+bool bus_note_is_valid(const char *s);
 
 /* Put the objects of one kind on the bus. */
 int run_export(Manager *m);
@@ -107,15 +111,6 @@ int method_update_service(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_remove_service(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_get_service(sd_bus_message *msg, void *userdata, sd_bus_error *e);
 int method_list_services(sd_bus_message *msg, void *userdata, sd_bus_error *e);
-
-/*
- * An array of strings that a caller chose the length of; what is in RET already counts. -E2BIG where it has more than
- * BUS_STRINGS_MAX elements or BUS_STRINGS_SIZE_MAX bytes. (sd_bus_message_read_strv() counts all again for each
- * element: a large array would hold up the loop for minutes.)
- */
-#define BUS_STRINGS_MAX 2048U
-#define BUS_STRINGS_SIZE_MAX (512U * 1024U)
-int bus_read_strings(sd_bus_message *m, char ***ret);
 
 /* An error of a call to the bridge that is being restarted: worth another try. */
 bool bus_bridge_is_away(const sd_bus_error *e);

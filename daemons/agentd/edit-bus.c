@@ -23,19 +23,21 @@ static bool term_is_valid(const char *s) {
 
 typedef struct EditOptions {
         const char *term;
+        char **asked; /* hosts */
         char **hosts; /* as resolved */
 } EditOptions;
 
 static void edit_options_done(EditOptions *o) {
+        strv_free(o->asked);
         strv_free(o->hosts);
 }
 
 /* Where the session may go: what is given to each, and what its user asked for, if that is for the user to say. */
-static int take_hosts(Manager *m, uid_t sender, char *const *asked, EditOptions *o, sd_bus_error *e) {
+static int take_hosts(Manager *m, uid_t sender, EditOptions *o, sd_bus_error *e) {
         const char *bad = NULL;
         int r;
 
-        r = edit_hosts_resolve(m->settings->edit_hosts, asked, &o->hosts, &bad);
+        r = edit_hosts_resolve(m->settings->edit_hosts, o->asked, &o->hosts, &bad);
         if (r == -EINVAL)
                 return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION,
                                          "\"%.253s\" is no HOST, HOST:PORT or *.DOMAIN (names only, no addresses).",
@@ -57,40 +59,21 @@ static int take_hosts(Manager *m, uid_t sender, char *const *asked, EditOptions 
 }
 
 static int read_options(Manager *m, sd_bus_message *msg, EditOptions *o, sd_bus_error *e) {
-        _cleanup_strv_free_ char **asked = NULL;
+        static const BusOption options[] = {
+                { "term", "the name of a type of terminal", bus_option_string, offsetof(EditOptions, term),
+                  .is_valid = term_is_valid },
+                { "allow-hosts", "an array of not too many strings", bus_option_strings,
+                  offsetof(EditOptions, asked) },
+                {}
+        };
         _cleanup_free_ char *name = NULL;
-        const char *key;
         uid_t sender;
         int r;
 
-        r = sd_bus_message_enter_container(msg, 'a', "{sv}");
-        if (r < 0)
-                return r;
-        while ((r = sd_bus_message_enter_container(msg, 'e', "sv")) > 0) {
-                r = sd_bus_message_read(msg, "s", &key);
-                if (r < 0)
-                        return r;
-                if (streq(key, "term")) {
-                        if (sd_bus_message_read(msg, "v", "s", &o->term) < 0 || !term_is_valid(o->term))
-                                return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION,
-                                                        "Option term must be the name of a type of terminal.");
-                } else if (streq(key, "allow-hosts")) {
-                        asked = strv_free(asked);
-                        if (sd_bus_message_enter_container(msg, 'v', "as") < 0 ||
-                            bus_read_strings(msg, &asked) < 0 || sd_bus_message_exit_container(msg) < 0)
-                                return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION,
-                                                        "Option allow-hosts must be an array of not too many strings.");
-                } else
-                        return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION,
-                                                 "There is no option \"%.64s\". Options are term and allow-hosts.",
-                                                 key);
-                r = sd_bus_message_exit_container(msg);
-                if (r < 0)
-                        return r;
-        }
+        r = bus_read_options(msg, options, o, e);
         if (r >= 0)
                 r = bus_sender_user(msg, &sender, &name);
-        return r < 0 ? r : take_hosts(m, sender, asked, o, e);
+        return r < 0 ? r : take_hosts(m, sender, o, e);
 }
 
 typedef struct EditCall {

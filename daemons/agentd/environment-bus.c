@@ -51,29 +51,6 @@ int method_show_generation(sd_bus_message *msg, void *userdata, sd_bus_error *e)
         return r < 0 ? bus_store_error(m, e, r) : sd_bus_reply_method_return(msg, "s", text);
 }
 
-/* One string option and nothing else. */
-static int read_option(sd_bus_message *msg, const char *name, const char **ret, sd_bus_error *e) {
-        const char *key;
-        int r;
-
-        r = sd_bus_message_enter_container(msg, 'a', "{sv}");
-        if (r < 0)
-                return r;
-        while ((r = sd_bus_message_enter_container(msg, 'e', "sv")) > 0) {
-                r = sd_bus_message_read(msg, "s", &key);
-                if (r < 0)
-                        return r;
-                if (!streq_ptr(key, name))
-                        return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION, "There is no option \"%.64s\".", key);
-                if (sd_bus_message_read(msg, "v", "s", ret) < 0)
-                        return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION, "Option %.64s must be a string.", key);
-                r = sd_bus_message_exit_container(msg);
-                if (r < 0)
-                        return r;
-        }
-        return r < 0 ? r : sd_bus_message_exit_container(msg);
-}
-
 int method_rollback_environment(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         _cleanup_(store_generation_freep) StoreGeneration *g = NULL;
         _cleanup_free_ char *user = NULL, *name = NULL, *layer = NULL, *path = NULL;
@@ -89,7 +66,8 @@ int method_rollback_environment(sd_bus_message *msg, void *userdata, sd_bus_erro
         r = resolve(m, msg, agent, ref, POLKIT_ACTION_MANAGE, &user, NULL, &name, &g, e);
         if (r <= 0)
                 return r < 0 ? r : 1;
-        r = read_option(msg, "expected-head", &expected, e);
+        r = bus_read_options(
+                msg, (const BusOption[]) { { "expected-head", "a string", bus_option_string }, {} }, &expected, e);
         if (r < 0)
                 return r;
         r = store_agent_get(m->store, user, name, &a);
@@ -135,7 +113,7 @@ int method_diff_generations(sd_bus_message *msg, void *userdata, sd_bus_error *e
         r = resolve(m, msg, agent, from_ref, POLKIT_ACTION_MANAGE, &user, &uid, &name, &from, e);
         if (r <= 0)
                 return r < 0 ? r : 1;
-        r = read_option(msg, NULL, NULL, e);
+        r = bus_read_options(msg, (const BusOption[]) { {} }, NULL, e);
         if (r < 0)
                 return r;
         r = environment_find(m, user, name, to_ref, &to, &reason);
@@ -179,36 +157,10 @@ int method_get_disk_usage(sd_bus_message *msg, void *userdata, sd_bus_error *e) 
         return r < 0 ? bus_store_error(m, e, r) : sd_bus_reply_method_return(msg, "s", text);
 }
 
-static int read_keep(sd_bus_message *msg, uint64_t *ret, sd_bus_error *e) {
-        const char *key;
-        uint32_t n;
-        int r;
-
-        r = sd_bus_message_enter_container(msg, 'a', "{sv}");
-        if (r < 0)
-                return r;
-        while ((r = sd_bus_message_enter_container(msg, 'e', "sv")) > 0) {
-                r = sd_bus_message_read(msg, "s", &key);
-                if (r < 0)
-                        return r;
-                if (!streq(key, "keep"))
-                        return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION,
-                                                 "There is no option \"%.64s\". The option is keep.", key);
-                if (sd_bus_message_read(msg, "v", "u", &n) < 0 || n < 1 || n > KEEP_MAX)
-                        return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION,
-                                                "Option keep must be a number (type u) of at least 1.");
-                *ret = n;
-                r = sd_bus_message_exit_container(msg);
-                if (r < 0)
-                        return r;
-        }
-        return r;
-}
-
 int method_prune_environments(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         _cleanup_free_ char *user = NULL, *name = NULL;
         Manager *m = userdata;
-        uint64_t keep = 0;
+        uint32_t keep = 0;
         PruneResult result;
         const char *agent;
         int r;
@@ -219,7 +171,10 @@ int method_prune_environments(sd_bus_message *msg, void *userdata, sd_bus_error 
         r = bus_resolve_one_or_all(m, msg, agent, POLKIT_ACTION_MANAGE, e, &user, &name);
         if (r <= 0)
                 return r < 0 ? r : 1;
-        r = read_keep(msg, &keep, e);
+        r = bus_read_options(msg,
+                             (const BusOption[]) { { "keep", "a number of at least 1, of type u", bus_option_u32,
+                                                     .min = 1, .max = KEEP_MAX }, {} },
+                             &keep, e);
         if (r < 0)
                 return r;
         if (name) {
@@ -256,7 +211,7 @@ int method_check_environments(sd_bus_message *msg, void *userdata, sd_bus_error 
         r = bus_verify_async(m->polkit, msg, POLKIT_ACTION_MANAGE, NULL, uid, e);
         if (r <= 0)
                 return r < 0 ? r : 1;
-        r = read_option(msg, NULL, NULL, e);
+        r = bus_read_options(msg, (const BusOption[]) { {} }, NULL, e);
         if (r < 0)
                 return r;
         return operation_start_and_reply(m, msg,

@@ -12,31 +12,27 @@
 typedef struct ExecuteOptions {
         const char *trigger, *session, *idempotency_key, *parent;
         uint64_t timeout_usec;
-        int priority;
+        int32_t priority;
         bool keep, verify;
         char *labels; /* JSON, allocated */
 } ExecuteOptions;
 
-static int invalid_option(sd_bus_error *e, const char *name, const char *must) {
-        return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION, "Option %s must be %s.", name, must);
-}
-
-static int read_labels(sd_bus_message *m, char **ret, sd_bus_error *e) {
+static int read_labels(sd_bus_message *m, const BusOption *option, void *field, sd_bus_error *e) {
         _cleanup_json_ sd_json_variant *v = NULL;
         const char *key, *value;
+        char **ret = field;
         unsigned n = 0;
         int r;
 
         r = sd_bus_message_enter_container(m, 'v', "a{ss}");
         if (r < 0)
-                return invalid_option(e, "labels", "a dictionary of strings (a{ss})");
+                return -EINVAL;
         r = sd_bus_message_enter_container(m, 'a', "{ss}");
         if (r < 0)
                 return r;
         while ((r = sd_bus_message_read(m, "{ss}", &key, &value)) > 0) {
                 if (++n > LABELS_MAX || !token_name_is_valid(key) || strlen(value) > LABEL_VALUE_MAX)
-                        return invalid_option(e, "labels",
-                                              "at most 32 labels with names of A-Z a-z 0-9 . _ : - and short values");
+                        return -EINVAL;
                 r = sd_json_variant_set_field_string(&v, key, value);
                 if (r < 0)
                         return r;
@@ -49,80 +45,41 @@ static int read_labels(sd_bus_message *m, char **ret, sd_bus_error *e) {
         r = sd_bus_message_exit_container(m);
         if (r < 0)
                 return r;
-        free(*ret);
-        *ret = NULL;
+        *ret = mfree(*ret);
         return v ? json_format_canonical(v, ret) : 0;
 }
 
-static int read_option(sd_bus_message *m, const char *name, ExecuteOptions *o, sd_bus_error *e) {
-        const struct {
-                const char *name;
-                const char **field;
-        } strings[] = {
-                { "trigger", &o->trigger },
-                { "session", &o->session },
-                { "idempotency-key", &o->idempotency_key },
-                { "parent-run", &o->parent },
-        };
-        int b;
+/* None at all is as good as an empty one. */
+static int read_name(sd_bus_message *m, const BusOption *option, void *field, sd_bus_error *e) {
+        const char **name = field;
+        int r = bus_option_string(m, option, field, e);
 
-        for (size_t i = 0; i < ELEMENTSOF(strings); i++)
-                if (streq(name, strings[i].name)) {
-                        if (sd_bus_message_read(m, "v", "s", strings[i].field) < 0)
-                                return invalid_option(e, name, "a string");
-                        if (isempty(*strings[i].field))
-                                *strings[i].field = NULL;
-                        else if (!token_name_is_valid(*strings[i].field))
-                                return invalid_option(e, name, "1 to 128 of A-Z a-z 0-9 . _ : -");
-                        return 0;
-                }
-        if (streq(name, "timeout-usec"))
-                return sd_bus_message_read(m, "v", "t", &o->timeout_usec) < 0 || o->timeout_usec == 0
-                               ? invalid_option(e, name, "a number of microseconds above 0, of type t")
-                               : 0;
-        if (streq(name, "priority"))
-                return sd_bus_message_read(m, "v", "i", &o->priority) < 0 || o->priority < -100 || o->priority > 100
-                               ? invalid_option(e, name, "a number from -100 to 100, of type i")
-                               : 0;
-        if (streq(name, "keep")) {
-                if (sd_bus_message_read(m, "v", "b", &b) < 0)
-                        return invalid_option(e, name, "true or false");
-                o->keep = b;
-                return 0;
-        }
-        if (streq(name, "verify")) {
-                if (sd_bus_message_read(m, "v", "b", &b) < 0)
-                        return invalid_option(e, name, "true or false");
-                o->verify = b;
-                return 0;
-        }
-        if (streq(name, "labels"))
-                return read_labels(m, &o->labels, e);
-        return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION,
-                                 "There is no option \"%.64s\". Options are trigger, session, idempotency-key, "
-                                 "timeout-usec, priority, parent-run, keep, verify, labels.",
-                                 name);
+        if (r >= 0 && isempty(*name))
+                *name = NULL;
+        return r >= 0 && *name && !token_name_is_valid(*name) ? -EINVAL : r;
 }
 
 static int read_options(sd_bus_message *m, ExecuteOptions *o, sd_bus_error *e) {
-        const char *name;
-        int r;
+        static const char name[] = "1 to 128 of A-Z a-z 0-9 . _ : -";
+        static const BusOption options[] = {
+                { "trigger", name, read_name, offsetof(ExecuteOptions, trigger) },
+                { "session", name, read_name, offsetof(ExecuteOptions, session) },
+                { "idempotency-key", name, read_name, offsetof(ExecuteOptions, idempotency_key) },
+                { "timeout-usec", "a number of microseconds above 0, of type t", bus_option_u64,
+                  offsetof(ExecuteOptions, timeout_usec), .min = 1 },
+                { "priority", "a number from -100 to 100, of type i", bus_option_i32,
+                  offsetof(ExecuteOptions, priority), .min = (uint64_t) -100, .max = 100 },
+                { "parent-run", name, read_name, offsetof(ExecuteOptions, parent) },
+                { "keep", "true or false", bus_option_bool, offsetof(ExecuteOptions, keep) },
+                { "verify", "true or false", bus_option_bool, offsetof(ExecuteOptions, verify) },
+                { "labels",
+                  "a dictionary of strings (a{ss}), of at most 32 labels with names of A-Z a-z 0-9 . _ : - and short "
+                  "values",
+                  read_labels, offsetof(ExecuteOptions, labels) },
+                {}
+        };
 
-        r = sd_bus_message_enter_container(m, 'a', "{sv}");
-        if (r < 0)
-                return r;
-        while ((r = sd_bus_message_enter_container(m, 'e', "sv")) > 0) {
-                r = sd_bus_message_read(m, "s", &name);
-                if (r < 0)
-                        return r;
-                r = read_option(m, name, o, e);
-                if (r < 0)
-                        return r;
-                r = sd_bus_message_exit_container(m);
-                if (r < 0)
-                        return r;
-        }
-        return r < 0 ? r : sd_bus_message_exit_container(m);
+        return bus_read_options(m, options, o, e);
 }
 
 /* A run may be another's child only while that one is live, and within one user. */
@@ -200,7 +157,7 @@ int method_execute_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
                 return r;
         /* What a receipt says of the trigger must be true, so only the platform's own triggers may say it. */
         if (o.trigger && sender != 0 && !streq(o.trigger, "dbus"))
-                return invalid_option(e, "trigger", "left out, or \"dbus\"");
+                return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION, "Option trigger must be left out, or \"dbus\".");
         if (o.parent) {
                 r = check_parent(m, o.parent, user, e);
                 if (r < 0)
@@ -272,71 +229,74 @@ static int append_run(const StoreRun *row, void *userdata) {
                                      row->trigger, row->created_usec, row->started_usec, row->finished_usec);
 }
 
+typedef struct ListOptions {
+        StoreRunFilter filter;
+        const char *agent;
+} ListOptions;
+
+static int read_state(sd_bus_message *m, const BusOption *option, void *field, sd_bus_error *e) {
+        const char *s;
+        int r = bus_option_string(m, option, &s, e);
+
+        if (r < 0)
+                return r;
+        *(RunState *) field = run_state_from_string(s);
+        return *(RunState *) field < 0 ? -EINVAL : 0;
+}
+
+static int read_result(sd_bus_message *m, const BusOption *option, void *field, sd_bus_error *e) {
+        const char *s;
+        int r = bus_option_string(m, option, &s, e);
+
+        if (r < 0)
+                return r;
+        *(RunResult *) field = run_result_from_string(s);
+        return *(RunResult *) field < 0 ? -EINVAL : 0;
+}
+
 int method_list_runs(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
+        static const BusOption options[] = {
+                { "limit", "a number from 1 to 1000, of type u", bus_option_u32, offsetof(ListOptions, filter.limit),
+                  .min = 1, .max = STORE_LIST_MAX },
+                { "agent", "a string", bus_option_string, offsetof(ListOptions, agent) },
+                { "state", "queued, preparing, running or finished", read_state,
+                  offsetof(ListOptions, filter.state) },
+                { "result", "a result such as success or timeout", read_result,
+                  offsetof(ListOptions, filter.result) },
+                { "before", "a string", bus_option_string, offsetof(ListOptions, filter.before) },
+                {}
+        };
         _cleanup_(sd_bus_message_unrefp) sd_bus_message *reply = NULL;
         _cleanup_free_ char *user = NULL;
-        StoreRunFilter filter = STORE_RUN_FILTER_ANY;
+        ListOptions o = { .filter = STORE_RUN_FILTER_ANY };
         Manager *m = userdata;
-        const char *name, *s;
-        uint32_t limit;
         uid_t uid;
         int r;
 
         r = bus_sender_user(msg, &uid, &user);
         if (r < 0)
                 return r;
+        r = bus_read_options(msg, options, &o, e);
+        if (r < 0)
+                return r;
         if (uid != 0) /* others see their own */
-                filter.user = user;
-        r = sd_bus_message_enter_container(msg, 'a', "{sv}");
-        if (r < 0)
-                return r;
-        while ((r = sd_bus_message_enter_container(msg, 'e', "sv")) > 0) {
-                r = sd_bus_message_read(msg, "s", &name);
-                if (r < 0)
-                        return r;
-                if (streq(name, "limit")) {
-                        if (sd_bus_message_read(msg, "v", "u", &limit) < 0 || limit == 0 || limit > STORE_LIST_MAX)
-                                return invalid_option(e, name, "a number from 1 to 1000, of type u");
-                        filter.limit = limit;
-                } else {
-                        if (sd_bus_message_read(msg, "v", "s", &s) < 0)
-                                return invalid_option(e, name, "a string");
-                        if (streq(name, "agent")) {
-                                const char *slash = strchr(s, '/');
+                o.filter.user = user;
+        if (o.agent) {
+                const char *slash = uid == 0 ? strchr(o.agent, '/') : NULL;
 
-                                if (slash && uid == 0) {
-                                        free(user);
-                                        user = strndup(s, (size_t) (slash - s));
-                                        s = slash + 1;
-                                        if (!user)
-                                                return -ENOMEM;
-                                }
-                                filter.user = user;
-                                filter.agent = s;
-                        } else if (streq(name, "state")) {
-                                filter.state = run_state_from_string(s);
-                                if (filter.state < 0)
-                                        return invalid_option(e, name, "queued, preparing, running or finished");
-                        } else if (streq(name, "result")) {
-                                filter.result = run_result_from_string(s);
-                                if (filter.result < 0)
-                                        return invalid_option(e, name, "a result such as success or timeout");
-                        } else if (streq(name, "before"))
-                                filter.before = s;
-                        else
-                                return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION, "There is no filter \"%.64s\".",
-                                                         name);
+                if (slash) {
+                        free(user);
+                        user = strndup(o.agent, (size_t) (slash - o.agent));
+                        if (!user)
+                                return -ENOMEM;
                 }
-                r = sd_bus_message_exit_container(msg);
-                if (r < 0)
-                        return r;
+                o.filter.user = user;
+                o.filter.agent = slash ? slash + 1 : o.agent;
         }
-        if (r < 0)
-                return r;
         r = bus_list_open(msg, "(sosssssttt)", &reply);
         if (r < 0)
                 return r;
-        r = store_run_list(m->store, &filter, append_run, reply);
+        r = store_run_list(m->store, &o.filter, append_run, reply);
         if (r == -ENOENT)
                 return sd_bus_error_set(e, BUS_ERROR_NO_SUCH_RUN, "The run given as \"before\" does not exist.");
         if (r < 0)

@@ -239,11 +239,26 @@ static bool package_name_is_valid(const char *s) {
         return strspn(s, "abcdefghijklmnopqrstuvwxyz0123456789+-.") == n;
 }
 
+typedef struct BuildOptions {
+        char **packages;
+        const char *mirror;
+} BuildOptions;
+
+static void build_options_done(BuildOptions *o) {
+        strv_free(o->packages);
+}
+
 int method_build_image(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
-        _cleanup_strv_free_ char **packages = NULL;
+        static const BusOption options[] = {
+                { "packages", "an array of not too many strings", bus_option_strings,
+                  offsetof(BuildOptions, packages) },
+                { "mirror", "a string", bus_option_string, offsetof(BuildOptions, mirror) },
+                {}
+        };
+        _cleanup_(build_options_done) BuildOptions o = {};
         _cleanup_free_ char *user = NULL;
-        const char *name, *key, *mirror = NULL;
         Manager *m = userdata;
+        const char *name;
         uid_t uid;
         int r;
 
@@ -253,44 +268,23 @@ int method_build_image(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         r = check_new_image(m, msg, name, &uid, &user, e);
         if (r <= 0)
                 return r < 0 ? r : 1;
-        r = sd_bus_message_enter_container(msg, 'a', "{sv}");
+        r = bus_read_options(msg, options, &o, e);
         if (r < 0)
                 return r;
-        while ((r = sd_bus_message_enter_container(msg, 'e', "sv")) > 0) {
-                r = sd_bus_message_read(msg, "s", &key);
-                if (r < 0)
-                        return r;
-                if (streq(key, "packages")) {
-                        if (sd_bus_message_enter_container(msg, 'v', "as") < 0 ||
-                            bus_read_strings(msg, &packages) < 0 || sd_bus_message_exit_container(msg) < 0)
-                                return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION,
-                                                        "Option packages must be an array of not too many strings.");
-                } else if (streq(key, "mirror")) {
-                        if (sd_bus_message_read(msg, "v", "s", &mirror) < 0)
-                                return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION, "Option mirror must be a string.");
-                } else
-                        return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION,
-                                                 "There is no option \"%.64s\". Options are packages, mirror.", key);
-                r = sd_bus_message_exit_container(msg);
-                if (r < 0)
-                        return r;
-        }
-        if (r < 0)
-                return r;
-        if (strv_length(packages) > PACKAGES_MAX)
+        if (strv_length(o.packages) > PACKAGES_MAX)
                 return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION, "At most %u packages can be named.",
                                          PACKAGES_MAX);
-        for (char **p = packages; p && *p; p++)
+        for (char **p = o.packages; p && *p; p++)
                 if (!package_name_is_valid(*p))
                         return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION, "\"%.100s\" is no name of a package.",
                                                  *p);
         /* The mirror is reached from the host's network: only the administrator says which. */
-        if (mirror && uid != 0)
+        if (o.mirror && uid != 0)
                 return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION,
                                         "Only root can choose the mirror; others use ImageMirror= of agentd.conf.");
-        if (mirror &&
-            (string_has_cc(mirror) || strchr(mirror, ' ') ||
-             !(startswith(mirror, "http://") || startswith(mirror, "https://") || startswith(mirror, "file:///"))))
+        if (o.mirror &&
+            (string_has_cc(o.mirror) || strchr(o.mirror, ' ') ||
+             !(startswith(o.mirror, "http://") || startswith(o.mirror, "https://") || startswith(o.mirror, "file:///"))))
                 return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION,
                                         "Option mirror must be a URL of http, https or file.");
         return operation_start_and_reply(
@@ -300,8 +294,8 @@ int method_build_image(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
                                                      .user = user,
                                                      .uid = uid,
                                                      .input_fd = -EBADF,
-                                                     .packages = packages,
-                                                     .mirror = mirror ?: m->settings->image_mirror,
+                                                     .packages = o.packages,
+                                                     .mirror = o.mirror ?: m->settings->image_mirror,
                                                      .sandbox_uid = (uid_t) -1 },
                                e);
 }
@@ -379,10 +373,21 @@ static int freeze_edit(Manager *m, sd_bus_message *msg, const char *user, uid_t 
                                          e);
 }
 
+typedef struct FreezeOptions {
+        const char *run, *note;
+} FreezeOptions;
+
 int method_freeze_environment(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
+        static const BusOption options[] = {
+                { "from-run", "a string", bus_option_string, offsetof(FreezeOptions, run) },
+                { "note", "one line of at most 1024 bytes", bus_option_string, offsetof(FreezeOptions, note),
+                  .is_valid = bus_note_is_valid },
+                {}
+        };
         _cleanup_(store_run_freep) StoreRun *run = NULL;
         _cleanup_free_ char *user = NULL, *name = NULL;
-        const char *ref, *key, *id = NULL, *note = NULL;
+        FreezeOptions o = {};
+        const char *ref;
         Manager *m = userdata;
         uid_t uid;
         int r;
@@ -393,38 +398,15 @@ int method_freeze_environment(sd_bus_message *msg, void *userdata, sd_bus_error 
         r = bus_resolve_owned(m, msg, ref, POLKIT_ACTION_MANAGE, e, &user, &uid, &name);
         if (r <= 0)
                 return r < 0 ? r : 1;
-        r = sd_bus_message_enter_container(msg, 'a', "{sv}");
+        r = bus_read_options(msg, options, &o, e);
         if (r < 0)
                 return r;
-        while ((r = sd_bus_message_enter_container(msg, 'e', "sv")) > 0) {
-                const char *value;
-
-                r = sd_bus_message_read(msg, "s", &key);
-                if (r < 0)
-                        return r;
-                if (sd_bus_message_read(msg, "v", "s", &value) < 0)
-                        return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION, "Option %.64s must be a string.", key);
-                if (streq(key, "from-run"))
-                        id = value;
-                else if (streq(key, "note"))
-                        note = value;
-                else
-                        return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION,
-                                                 "There is no option \"%.64s\". Options are from-run, note.", key);
-                r = sd_bus_message_exit_container(msg);
-                if (r < 0)
-                        return r;
-        }
-        if (r < 0)
-                return r;
-        if (note && (strlen(note) > 1024 || string_has_cc(note)))
-                return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION, "A note is one line of at most 1024 bytes.");
-        if (!id)
-                return freeze_edit(m, msg, user, uid, name, note, e);
-        if (!run_id_is_valid(id) || store_run_get(m->store, id, &run) < 0 || !streq(run->user, user) ||
+        if (!o.run)
+                return freeze_edit(m, msg, user, uid, name, o.note, e);
+        if (!run_id_is_valid(o.run) || store_run_get(m->store, o.run, &run) < 0 || !streq(run->user, user) ||
             !streq(run->agent, name))
                 return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_RUN, "Agent \"%s\" has no such run.", name);
-        if (!run->keep || !kept_has(m, id))
+        if (!run->keep || !kept_has(m, o.run))
                 return sd_bus_error_set(
                         e, BUS_ERROR_NOT_FREEZABLE,
                         "The run's changes are not there: only a run that was started with \"keep\" and "
@@ -436,8 +418,8 @@ int method_freeze_environment(sd_bus_message *msg, void *userdata, sd_bus_error 
                                                      .user = user,
                                                      .uid = uid,
                                                      .input_fd = -EBADF,
-                                                     .note = note,
-                                                     .run = id,
+                                                     .note = o.note,
+                                                     .run = o.run,
                                                      .sandbox_uid = run->sandbox_uid },
                                e);
 }

@@ -3,48 +3,32 @@
 #include "bus-util.h"
 #include "retention.h"
 
-static int invalid_option(sd_bus_error *e, const char *name, const char *must) {
-        return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION, "Option %s must be %s.", name, must);
+static int read_keep(sd_bus_message *m, const BusOption *option, void *field, sd_bus_error *e) {
+        PruneRequest *p = field;
+
+        p->by_number = true;
+        return bus_option_u32(m, option, &p->keep, e);
+}
+
+static int read_age(sd_bus_message *m, const BusOption *option, void *field, sd_bus_error *e) {
+        uint64_t age, now = now_realtime();
+        int r = bus_option_u64(m, option, &age, e);
+
+        if (r >= 0)
+                ((PruneRequest *) field)->before_usec = now - MIN(age, now - 1);
+        return r;
 }
 
 static int read_options(sd_bus_message *m, PruneRequest *p, sd_bus_error *e) {
-        uint64_t age, now = now_realtime();
-        const char *name;
-        uint32_t keep;
-        int r, b;
+        static const BusOption options[] = {
+                { "keep", "a number of runs up to 1000000, of type u", read_keep, .max = STORE_NEWEST_MAX },
+                { "older-than-usec", "a number of microseconds above 0, of type t", read_age, .min = 1 },
+                { "dry-run", "true or false", bus_option_bool, offsetof(PruneRequest, dry_run) },
+                {}
+        };
+        int r;
 
-        r = sd_bus_message_enter_container(m, 'a', "{sv}");
-        if (r < 0)
-                return r;
-        while ((r = sd_bus_message_enter_container(m, 'e', "sv")) > 0) {
-                r = sd_bus_message_read(m, "s", &name);
-                if (r < 0)
-                        return r;
-                if (streq(name, "keep")) {
-                        if (sd_bus_message_read(m, "v", "u", &keep) < 0 || keep > STORE_NEWEST_MAX)
-                                return invalid_option(e, name, "a number of runs up to 1000000, of type u");
-                        p->by_number = true;
-                        p->keep = keep;
-                } else if (streq(name, "older-than-usec")) {
-                        if (sd_bus_message_read(m, "v", "t", &age) < 0 || age == 0)
-                                return invalid_option(e, name, "a number of microseconds above 0, of type t");
-                        p->before_usec = now - MIN(age, now - 1);
-                } else if (streq(name, "dry-run")) {
-                        if (sd_bus_message_read(m, "v", "b", &b) < 0)
-                                return invalid_option(e, name, "true or false");
-                        p->dry_run = b;
-                } else
-                        return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION,
-                                                 "There is no option \"%.64s\". Options are keep, older-than-usec, "
-                                                 "dry-run.",
-                                                 name);
-                r = sd_bus_message_exit_container(m);
-                if (r < 0)
-                        return r;
-        }
-        if (r < 0)
-                return r;
-        r = sd_bus_message_exit_container(m);
+        r = bus_read_options(m, options, p, e);
         if (r < 0)
                 return r;
         if (!p->by_number && p->before_usec == 0)

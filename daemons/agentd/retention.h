@@ -24,7 +24,7 @@ void retention_drop_parts(const char *run);
 
 typedef struct PruneRequest {
         const char *user, *agent; /* NULL: everybody's; all of the user's */
-        uint64_t keep;            /* with BY_NUMBER: that many of the newest stay */
+        uint32_t keep;            /* with BY_NUMBER: that many of the newest stay */
         bool by_number;
         uint64_t before_usec;     /* only what ended before; 0 any */
         bool dry_run;

@@ -6,7 +6,6 @@
 #include "bus-util.h"
 #include "runner-deploy.h"
 
-#define NOTE_MAX 1024U
 #define AGENTS_MAX 1000U
 
 static int verify(Manager *m, sd_bus_message *msg, sd_bus_error *e) {
@@ -31,75 +30,49 @@ static int add_agent(char **list, const char *ref, const char *sender, sd_bus_er
         return 0;
 }
 
-static int read_agents(sd_bus_message *msg, const char *sender, char **list, sd_bus_error *e) {
-        _cleanup_strv_free_ char **refs = NULL;
-        int r;
-
-        if (sd_bus_message_enter_container(msg, 'v', "as") < 0 || bus_read_strings(msg, &refs) < 0 ||
-            sd_bus_message_exit_container(msg) < 0)
-                return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION, "Option agents must be an array of strings.");
-        if (!refs || !refs[0] || strv_length(refs) > AGENTS_MAX)
-                return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION, "Option agents names 1 to %u agents.",
-                                         AGENTS_MAX);
-        for (char **a = refs; *a; a++) {
-                r = add_agent(list, *a, sender, e);
-                if (r < 0)
-                        return r;
-        }
-        return 0;
-}
-
 typedef struct DeployOptions {
         const char *note;
         uint32_t percent;
-        bool share;
-        char *agents;
+        char **refs;
+        char *agents; /* in one text */
 } DeployOptions;
 
+static void deploy_options_done(DeployOptions *o) {
+        strv_free(o->refs);
+        free(o->agents);
+}
+
 static int read_options(sd_bus_message *msg, const char *sender, DeployOptions *o, sd_bus_error *e) {
-        const char *key;
+        static const BusOption options[] = {
+                { "agents", "an array of strings", bus_option_strings, offsetof(DeployOptions, refs) },
+                { "canary", "a share of the runs in percent, 1 to 100, of type u", bus_option_u32,
+                  offsetof(DeployOptions, percent), .min = 1, .max = 100 },
+                { "note", "one line of at most 1024 bytes", bus_option_string, offsetof(DeployOptions, note),
+                  .is_valid = bus_note_is_valid },
+                {}
+        };
         int r;
 
-        r = sd_bus_message_enter_container(msg, 'a', "{sv}");
+        r = bus_read_options(msg, options, o, e);
         if (r < 0)
                 return r;
-        while ((r = sd_bus_message_enter_container(msg, 'e', "sv")) > 0) {
-                r = sd_bus_message_read(msg, "s", &key);
-                if (r < 0)
-                        return r;
-                if (streq(key, "note")) {
-                        if (sd_bus_message_read(msg, "v", "s", &o->note) < 0 || strlen(o->note) > NOTE_MAX ||
-                            string_has_cc(o->note))
-                                return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION,
-                                                        "Option note is one line of at most 1024 bytes.");
-                } else if (streq(key, "canary")) {
-                        if (sd_bus_message_read(msg, "v", "u", &o->percent) < 0 || o->percent < 1 || o->percent > 100)
-                                return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION,
-                                                        "Option canary is a share of the runs in percent, 1 to 100.");
-                        o->share = true;
-                } else if (streq(key, "agents")) {
-                        r = read_agents(msg, sender, &o->agents, e);
-                        if (r < 0)
-                                return r;
-                } else
-                        return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION,
-                                                 "There is no option \"%.64s\". Options are agents, canary, note.",
-                                                 key);
-                r = sd_bus_message_exit_container(msg);
-                if (r < 0)
-                        return r;
-        }
-        if (r >= 0 && o->share && o->agents)
+        if (o->percent > 0 && o->refs)
                 return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION,
                                         "A canary goes by share or by agents, not by both.");
+        if (o->refs && (strv_length(o->refs) == 0 || strv_length(o->refs) > AGENTS_MAX))
+                return sd_bus_error_setf(e, BUS_ERROR_INVALID_OPTION, "Option agents names 1 to %u agents.",
+                                         AGENTS_MAX);
+        for (char **a = o->refs; r >= 0 && a && *a; a++)
+                r = add_agent(&o->agents, *a, sender, e);
         return r;
 }
 
 int method_deploy_runner(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
-        _cleanup_free_ char *user = NULL, *agents = NULL;
-        DeployOptions options = {};
+        _cleanup_(deploy_options_done) DeployOptions options = {};
+        _cleanup_free_ char *user = NULL;
         Manager *m = userdata;
         uid_t uid;
+        bool canary;
         int fd, r;
 
         r = verify(m, msg, e);
@@ -108,13 +81,12 @@ int method_deploy_runner(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         r = bus_sender_user(msg, &uid, &user);
         if (r >= 0)
                 r = sd_bus_message_read(msg, "h", &fd);
-        if (r >= 0) {
+        if (r >= 0)
                 r = read_options(msg, user, &options, e);
-                agents = options.agents;
-        }
         if (r < 0)
                 return r;
-        if ((options.share || agents) && !runner_set_current(&m->runners))
+        canary = options.percent > 0 || options.agents;
+        if (canary && !runner_set_current(&m->runners))
                 return sd_bus_error_set(e, BUS_ERROR_NO_SUCH_RUNNER,
                                         "There is no current runner beside which a canary could be. Deploy one first.");
         return operation_start_and_reply(
@@ -126,9 +98,9 @@ int method_deploy_runner(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
                                       .input_fd = fd,
                                       .note = options.note,
                                       .sandbox_uid = (uid_t) -1,
-                                      .deploy = { .state = options.share || agents ? RUNNER_CANARY : RUNNER_CURRENT,
+                                      .deploy = { .state = canary ? RUNNER_CANARY : RUNNER_CURRENT,
                                                   .percent = options.percent,
-                                                  .agents = agents } },
+                                                  .agents = options.agents } },
                 e);
 }
 

@@ -17,6 +17,7 @@
 #include "basic/log.h"
 #include "basic/string-util.h"
 #include "basic/strmap.h"
+#include "bus/bus-options.h"
 #include "systemd-client.h"
 #include "systemd-errand.h"
 #include "unit-state.h"
@@ -241,29 +242,34 @@ static int on_job_removed(sd_bus_message *m, void *userdata, sd_bus_error *error
         return 0;
 }
 
+typedef struct Change {
+        const char *active, *sub; /* NULL: not among what changed */
+} Change;
+
+static int read_change(sd_bus_message *m, const char *name, void *userdata) {
+        Change *change = userdata;
+
+        if (streq(name, "ActiveState"))
+                return sd_bus_message_read(m, "v", "s", &change->active);
+        if (streq(name, "SubState"))
+                return sd_bus_message_read(m, "v", "s", &change->sub);
+        return sd_bus_message_skip(m, "v");
+}
+
 static int on_properties_changed(sd_bus_message *m, void *userdata, sd_bus_error *error) {
         SystemdClient *c = userdata;
-        const char *interface, *name, *active = "", *sub = "";
+        const char *interface;
+        Change change = {};
         Unit *u = strmap_get(c->units, sd_bus_message_get_path(m));
 
         if (!u || sd_bus_message_read(m, "s", &interface) < 0)
                 return 0;
         /* Only an end matters here; the start is told by the job. */
-        if (!streq(interface, SD_UNIT) || sd_bus_message_enter_container(m, 'a', "{sv}") < 0)
+        if (!streq(interface, SD_UNIT) || bus_read_dictionary(m, read_change, &change) < 0)
                 return 0;
-        while (sd_bus_message_enter_container(m, 'e', "sv") > 0) {
-                if (sd_bus_message_read(m, "s", &name) < 0)
-                        return 0;
-                if (streq(name, "ActiveState") || streq(name, "SubState")) {
-                        if (sd_bus_message_read(m, "v", "s", name[0] == 'A' ? &active : &sub) < 0)
-                                return 0;
-                } else if (sd_bus_message_skip(m, "v") < 0)
-                        return 0;
-                if (sd_bus_message_exit_container(m) < 0)
-                        return 0;
-        }
-        if (u->job_done && (active_state_is_over(active) ||
-                            (streq(active, "active") && (streq(sub, "exited") || !u->told_running))))
+        if (u->job_done && change.active &&
+            (active_state_is_over(change.active) ||
+             (streq(change.active, "active") && (streq(strempty(change.sub), "exited") || !u->told_running))))
                 unit_refresh(u);
         return 0;
 }

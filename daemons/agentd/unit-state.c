@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #include "basic/string-util.h"
+#include "bus/bus-options.h"
 #include "unit-state.h"
 
 static void copy_word(char *dst, size_t size, const char *src) {
         snprintf(dst, size, "%s", src);
 }
 
-static int read_property(UnitState *u, sd_bus_message *m, const char *name) {
+static int read_property(sd_bus_message *m, const char *name, void *userdata) {
+        UnitState *u = userdata;
         const char *s;
         uint64_t t;
         int32_t i;
@@ -93,24 +95,5 @@ static int read_property(UnitState *u, sd_bus_message *m, const char *name) {
 }
 
 int unit_state_read(UnitState *u, sd_bus_message *m) {
-        const char *name;
-        int r;
-
-        r = sd_bus_message_enter_container(m, 'a', "{sv}");
-        if (r < 0)
-                return r;
-        while ((r = sd_bus_message_enter_container(m, 'e', "sv")) > 0) {
-                r = sd_bus_message_read(m, "s", &name);
-                if (r < 0)
-                        return r;
-                r = read_property(u, m, name);
-                if (r < 0)
-                        return r;
-                r = sd_bus_message_exit_container(m);
-                if (r < 0)
-                        return r;
-        }
-        if (r < 0)
-                return r;
-        return sd_bus_message_exit_container(m);
+        return bus_read_dictionary(m, read_property, u);
 }
