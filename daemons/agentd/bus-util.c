@@ -92,6 +92,9 @@ int bus_resolve_owned(Manager *m, sd_bus_message *msg, const char *ref, const ch
                 user = strndup(ref, (size_t) (slash - ref));
                 if (!user)
                         return -ENOMEM;
+                if (!token_name_is_valid(user))
+                        return sd_bus_error_set(e, BUS_ERROR_INVALID_NAME,
+                                                "What is before the \"/\" is no user's name.");
                 r = uid_from_user_name(user, &uid);
                 if (r < 0)
                         uid = (uid_t) -1; /* to be told only to those who may ask about anybody */

@@ -136,6 +136,13 @@ int method_execute_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         r = sd_bus_message_read(msg, "ss", &ref, &input);
         if (r < 0)
                 return r;
+        /* Before anybody is asked about it, since the message is kept until there is an answer. */
+        if (strlen(input) > STORE_INPUT_MAX)
+                return sd_bus_error_setf(
+                        e, BUS_ERROR_INPUT_TOO_LARGE,
+                        "The input has %zu bytes; at most %u are taken. Pass larger data as a file of the "
+                        "environment or by a service.",
+                        strlen(input), STORE_INPUT_MAX);
         r = bus_resolve_owned(m, msg, ref, POLKIT_ACTION_EXECUTE, e, &user, &uid, &name);
         if (r < 0)
                 return r;
@@ -146,12 +153,6 @@ int method_execute_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         labels = TAKE_PTR(o.labels);
         if (r < 0)
                 return r;
-        if (strlen(input) > STORE_INPUT_MAX)
-                return sd_bus_error_setf(
-                        e, BUS_ERROR_INPUT_TOO_LARGE,
-                        "The input has %zu bytes; at most %u are taken. Pass larger data as a file of the "
-                        "environment or by a service.",
-                        strlen(input), STORE_INPUT_MAX);
         r = bus_sender_user(msg, &sender, &caller);
         if (r < 0)
                 return r;

@@ -18,6 +18,7 @@
  */
 
 #define POLKIT_QUERIES_MAX 512U
+#define POLKIT_QUERIES_MAX_PER_USER 64U
 
 /* A person may have to be found and to type a password. */
 #define POLKIT_TIMEOUT_USEC (5 * 60 * USEC_PER_SEC)
@@ -32,6 +33,7 @@ struct BusPolkitQuery {
         char *action;
         char **details;
         uid_t good_user;
+        uid_t sender;
 
         sd_bus_slot *slot;
         sd_event_source *defer;
@@ -109,12 +111,65 @@ size_t bus_polkit_pending(const BusPolkit *p) {
         return n;
 }
 
-int bus_sender_euid(sd_bus_message *m, uid_t *ret) {
-        sd_bus_creds *creds = NULL;
+/*
+ * Who asks the bus and waits for its answer has to read all that comes before it. On the connection on which we are
+ * called that is whatever others have sent to us: it would be in our memory then, and no longer in the bus' queues,
+ * where each user has a bound, and a user who sends faster than we answer would fill it. So there is a second
+ * connection for these questions, to which nobody has anything to say. What is said to it all the same (anybody may
+ * send a signal to anybody) is dropped.
+ */
+static int asking_connection(sd_bus *like, sd_bus **ret) {
+        static sd_bus *asking = NULL;
+        const char *address;
+        sd_bus *b = NULL;
         int r;
 
+        if (asking && sd_bus_is_open(asking) <= 0)
+                asking = sd_bus_close_unref(asking);
+        if (!asking) {
+                r = sd_bus_get_address(like, &address);
+                if (r >= 0)
+                        r = sd_bus_new(&b);
+                if (r >= 0)
+                        r = sd_bus_set_address(b, address);
+                if (r >= 0)
+                        r = sd_bus_set_bus_client(b, true);
+                if (r >= 0)
+                        r = sd_bus_set_close_on_exit(b, false);
+                if (r >= 0)
+                        r = sd_bus_start(b);
+                if (r < 0) {
+                        sd_bus_unref(b);
+                        return r;
+                }
+                asking = b;
+        }
+        *ret = asking;
+        return 0;
+}
+
+static void drop_unasked(sd_bus *asking) {
+        uint64_t n = 0;
+
+        (void) sd_bus_get_n_queued_read(asking, &n);
+        while (n-- > 0 && sd_bus_process(asking, NULL) > 0)
+                ;
+}
+
+int bus_sender_euid(sd_bus_message *m, uid_t *ret) {
+        const char *sender = sd_bus_message_get_sender(m);
+        sd_bus_creds *creds = NULL;
+        sd_bus *asking;
+        int r;
+
+        if (!sender)
+                return -ENXIO;
+        r = asking_connection(sd_bus_message_get_bus(m), &asking);
+        if (r < 0)
+                return r;
         /* Asked of the bus each time: the sender may have gone, and then nobody is speaking. */
-        r = sd_bus_query_sender_creds(m, SD_BUS_CREDS_EUID, &creds);
+        r = sd_bus_get_name_creds(asking, sender, SD_BUS_CREDS_EUID, &creds);
+        drop_unasked(asking);
         if (r < 0)
                 return r;
 
@@ -262,6 +317,7 @@ int bus_verify_async(BusPolkit *p, sd_bus_message *m, const char *action, const 
                      sd_bus_error *e) {
         _cleanup_(query_freep) BusPolkitQuery *q = NULL;
         const char *sender;
+        size_t n_own = 0;
         int r, interactive;
         uid_t euid;
 
@@ -281,13 +337,15 @@ int bus_verify_async(BusPolkit *p, sd_bus_message *m, const char *action, const 
                  * not gather these. */
                 if (i->used)
                         query_free(i);
+                else
+                        n_own += i->sender == euid;
         }
 
         sender = sd_bus_message_get_sender(m);
         if (!sender)
                 return sd_bus_error_setf(e, SD_BUS_ERROR_ACCESS_DENIED,
                                          "Access denied: the caller cannot be identified.");
-        if (p->n_queries >= POLKIT_QUERIES_MAX)
+        if (p->n_queries >= POLKIT_QUERIES_MAX || n_own >= POLKIT_QUERIES_MAX_PER_USER)
                 return sd_bus_error_setf(e, SD_BUS_ERROR_LIMITS_EXCEEDED,
                                          "Too many authorization questions are waiting, try again later.");
 
@@ -299,6 +357,7 @@ int bus_verify_async(BusPolkit *p, sd_bus_message *m, const char *action, const 
         if (!q)
                 return -ENOMEM;
         q->good_user = good_user;
+        q->sender = euid;
         q->action = strdup(action);
         if (!q->action)
                 return -ENOMEM;

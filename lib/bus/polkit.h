@@ -28,7 +28,7 @@
 
 typedef struct BusPolkit BusPolkit;
 
-/* One for a connection. Questions in flight are bounded; beyond that: LimitsExceeded. */
+/* One for a connection. Questions in flight are bounded, also of each user; beyond that: LimitsExceeded. */
 int bus_polkit_new(sd_bus *bus, BusPolkit **ret);
 /* Questions in flight are answered with an error. Free before the bus. */
 BusPolkit *bus_polkit_free(BusPolkit *p);
@@ -44,5 +44,5 @@ size_t bus_polkit_pending(const BusPolkit *p);
 int bus_verify_async(BusPolkit *p, sd_bus_message *m, const char *action, const char *const *details, uid_t good_user,
                      sd_bus_error *e);
 
-/* Effective uid of the sender, as the bus says. */
+/* Effective uid of the sender, as the bus says. Asked by a connection of its own: nothing is read on M's meanwhile. */
 int bus_sender_euid(sd_bus_message *m, uid_t *ret);
