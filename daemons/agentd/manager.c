@@ -178,6 +178,7 @@ Manager *manager_free(Manager *m) {
         while ((o = m->operations ? strmap_first(m->operations) : NULL))
                 operation_free(o);
         stragglers_free(m->stragglers);
+        log_streams_free_all(m);
         approvals_free_all(m);
         retention_free(m);
         if (m->kept)

@@ -31,6 +31,7 @@
 #define BUS_INTERFACE_AGENT "org.agentd1.Agent"
 #define BUS_INTERFACE_OPERATION "org.agentd1.Operation"
 
+typedef struct LogStream LogStream; /* log-bus.c */
 typedef struct Retention Retention;
 typedef struct Stragglers Stragglers; /* units of earlier operations that are still ending (reconcile.c) */
 
@@ -56,7 +57,7 @@ typedef struct Manager {
         StrMap *approvals;  /* approval-bus.c, by request id; NULL before the first */
         Stragglers *stragglers;
         uint64_t last_operation;
-        unsigned n_log_streams;
+        LogStream *log_streams;
 
         sd_event_source *dispatch_source; /* claims one run per loop turn while there is room */
         sd_event_source *queue_timer;     /* for runs that wait out a retry delay */
@@ -87,6 +88,7 @@ void manager_runners_ready(Manager *m);
 void manager_reconciled(Manager *m);
 
 Stragglers *stragglers_free(Stragglers *s);
+void log_streams_free_all(Manager *m);
 
 /* Something may have become claimable: look at the queue in the next loop turn. */
 void manager_dispatch_soon(Manager *m);

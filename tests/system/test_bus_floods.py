@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What one user asks of agentd without end costs agentd little, and others nothing but their turn."""
+
+import json
+import pathlib
+import subprocess
+
+from client import BUS_NAME, MANAGER, MANAGER_PATH, call_as, run, show
+
+# Sends COUNT calls of ExecuteAgent with inputs of SIZE bytes, over several connections, and asks for no answers; at last
+# a question on each, whose answer says that all before it was dealt with.
+FLOOD = r"""
+import os, socket, struct, sys, threading
+
+def pad(b, n):
+    return b + bytes(-len(b) % n)
+
+def string(s):
+    return struct.pack("<I", len(s)) + s.encode() + b"\0"
+
+def call(destination, path, interface, member, signature="", body=b"", serial=1, flags=0):
+    fields = b""
+    for code, kind, value in ((1, "o", path), (6, "s", destination), (2, "s", interface), (3, "s", member)):
+        fields = pad(fields, 8) + bytes((code, 1)) + kind.encode() + b"\0" + string(value)
+    if signature:
+        fields = pad(fields, 8) + b"\x08\x01g\0" + bytes((len(signature),)) + signature.encode() + b"\0"
+    return pad(b"l\x01" + bytes((flags, 1)) + struct.pack("<III", len(body), serial, len(fields)) + fields, 8) + body
+
+def answer(s, serial):
+    data = b""
+    while True:
+        while len(data) < 16 or len(data) < 16 + struct.unpack_from("<I", data, 12)[0]:
+            data += s.recv(65536) or sys.exit("the bus hung up")
+        body, _, fields = struct.unpack_from("<III", data, 4)
+        size = 16 + fields + -fields % 8 + body
+        while len(data) < size:
+            data += s.recv(65536) or sys.exit("the bus hung up")
+        # The field with the serial that is answered.
+        if b"\x05\x01u\0" + struct.pack("<I", serial) in data[16:16 + fields]:
+            return
+        data = data[size:]
+
+def flood(agent, size, count):
+    s = socket.socket(socket.AF_UNIX)
+    s.connect("/run/dbus/system_bus_socket")
+    s.sendall(b"\0AUTH EXTERNAL " + str(os.getuid()).encode().hex().encode() + b"\r\nBEGIN\r\n")
+    while not s.recv(1) == b"\n":
+        pass
+    bus = "org.freedesktop.DBus"
+    s.sendall(call(bus, "/org/freedesktop/DBus", bus, "Hello"))
+    answer(s, 1)
+    body = pad(pad(pad(string(agent), 4) + string("x" * size), 4) + struct.pack("<I", 0), 8)
+    at = "org.agentd1", "/org/agentd1"
+    for i in range(count):
+        s.sendall(call(*at, "org.agentd1.Manager", "ExecuteAgent", "ssa{sv}", body, 2, 1))
+    s.sendall(call(*at, "org.freedesktop.DBus.Peer", "Ping", serial=3))
+    answer(s, 3)
+
+agent, size, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+threads = [threading.Thread(target=flood, args=(agent, size, count // 4)) for _ in range(4)]
+for t in threads:
+    t.start()
+for t in threads:
+    t.join()
+print("done")
+"""
+
+
+def most_memory(pid):
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))) // 1024
+
+
+def test_calls_stay_in_the_queues_of_the_bus(agentd, users):
+    """What was not dealt with yet is not in agentd's memory: the bus has a bound for each user."""
+    agentd.call("ListAgents")
+    pid = show("agentd.service", "MainPID")
+    for agent in ("nosuch", "root/nosuch"):  # one's own, and another's, for which polkit is asked
+        pathlib.Path(f"/proc/{pid}/clear_refs").write_text("5")
+        before = most_memory(pid)
+        assert run("python3", "-c", FLOOD, agent, 1000000, 2000, user="bob").stdout == "done\n"
+        assert most_memory(pid) - before < 600, agent
+    assert show("agentd.service", "MainPID") == pid
+
+
+# Opens the log of a run again and again, and reads none of it; says how often that was possible, and what came then.
+HOLDER = r"""
+import dbus, sys
+name, path, interface, run = sys.argv[1:]
+manager = dbus.Interface(dbus.SystemBus().get_object(name, path, introspect=False), interface)
+held = []
+try:
+    while len(held) < 500:
+        held.append(manager.OpenRunLog(run, True))
+except dbus.DBusException as e:
+    print(len(held), e.get_dbus_name(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_logs_that_nobody_reads(agentd, users, image, unique):
+    """Who opens a log and does not read it keeps a program waiting. One user cannot have all that there may be."""
+    name = unique()
+    definition = {"name": name, "image": image, "kind": "exec", "command": ["/bin/sleep", "infinity"]}
+    paths = []
+    for user in users:
+        assert "value" in call_as(user, ("CreateAgent", json.dumps(definition)))[0]
+        paths.append(call_as(user, ("ExecuteAgent", name, "", {"options": {}}))[0]["value"])
+    try:
+        ids = [agentd.run_id(p) for p in paths]
+        argv = ["runuser", "-u", users[0], "--", "python3", "-c", HOLDER, BUS_NAME, MANAGER_PATH, MANAGER, ids[0]]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+            number, error = holder.stdout.readline().split()
+            assert error == "org.freedesktop.DBus.Error.LimitsExceeded" and 10 < int(number) < 100
+            assert call_as(users[1], ("OpenRunLog", ids[1], False))[0] == {"value": ""}
+            agentd.call("OpenRunLog", ids[0], False).take()
+            holder.stdin.close()
+            holder.wait()
+        assert "value" in call_as(users[0], ("OpenRunLog", ids[0], False))[0]
+    finally:
+        for user, path in zip(users, paths):
+            call_as(user, ("CancelRun", agentd.run_id(path)))
+            agentd.finish(path)
+            call_as(user, ("RemoveAgent", name))
