@@ -8,6 +8,7 @@
 #include "basic/string-util.h"
 #include "oci.h"
 #include "report.h"
+#include "unpack-part.h"
 
 #define DOCUMENT_SIZE_MAX (4U << 20)
 #define NAME_SIZE_MAX 200U
@@ -86,33 +87,6 @@ static int resolve_link(int spool, const char *name, char **ret) {
         return *ret ? 0 : -ENOMEM;
 }
 
-static int write_out(struct archive *a, int fd, uint64_t *bytes, const UnpackLimits *limits) {
-        for (;;) {
-                const void *block;
-                la_int64_t offset;
-                size_t n;
-                int r;
-
-                r = archive_read_data_block(a, &block, &n, &offset);
-                if (r == ARCHIVE_EOF)
-                        return 0;
-                if (r == ARCHIVE_RETRY)
-                        continue;
-                if (r < ARCHIVE_WARN)
-                        return report_error(0, "InvalidImage", "The archive is damaged: %s", archive_error_string(a));
-                if (n > limits->bytes_max - MIN(*bytes, limits->bytes_max))
-                        return report_error(0, "ImageTooLarge",
-                                            "The archive is larger than is allowed (%" PRIu64 " bytes)",
-                                            limits->bytes_max);
-                *bytes += n;
-                if (lseek(fd, offset, SEEK_SET) < 0)
-                        return report_errno(-errno, "Unpacking the archive");
-                r = write_full(fd, block, n);
-                if (r < 0)
-                        return report_errno(r, "Unpacking the archive");
-        }
-}
-
 static int spool_one(struct archive *a, struct archive_entry *e, int spool, uint64_t *bytes,
                      const UnpackLimits *limits) {
         _cleanup_free_ char *name = flat_name(strempty(archive_entry_pathname(e)));
@@ -131,7 +105,7 @@ static int spool_one(struct archive *a, struct archive_entry *e, int spool, uint
         if (fd < 0)
                 return errno == EEXIST ? refuse("The archive has \"%s\" twice", name) :
                                          report_errno(-errno, "Unpacking the archive");
-        r = write_out(a, fd, bytes, limits);
+        r = unpack_data(a, fd, name, limits, bytes, *bytes);
         if (r < 0 || strlen(name) != 64 || !is_hex64(name))
                 return r;
         r = lseek(fd, 0, SEEK_SET) < 0 ? -errno : digest_fd(fd, digest);

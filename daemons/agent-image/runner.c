@@ -11,6 +11,7 @@
 #include "basic/digest.h"
 #include "basic/fs-util.h"
 #include "basic/json-util.h"
+#include "basic/name-util.h"
 #include "basic/string-util.h"
 #include "report.h"
 #include "runner.h"
@@ -78,18 +79,8 @@ size_t utf8_bad_line(const char *text, size_t size) {
         return line;
 }
 
-/* A path inside the runner: relative, no empty, hidden or dot components. */
-static bool inner_path_is_valid(const char *p) {
-        if (isempty(p) || string_has_cc(p) || strlen(p) > 255 || !utf8_is_valid(p, strlen(p)))
-                return false;
-        for (const char *s = p; s; s = strchr(s, '/') ? strchr(s, '/') + 1 : NULL)
-                if (s[0] == 0 || s[0] == '/' || s[0] == '.')
-                        return false;
-        return true;
-}
-
 static int field_inner_path(sd_json_variant *v, void *field, char **ret_reason) {
-        if (!inner_path_is_valid(sd_json_variant_string(v))) {
+        if (!runner_path_is_valid(sd_json_variant_string(v))) {
                 *ret_reason = strdup("must be a path inside the runner");
                 return -EINVAL;
         }
@@ -145,7 +136,7 @@ static bool is_script(const char *path) {
 static int add_script(RunnerJson *j, const char *path) {
         if (strv_contains(j->scripts, path))
                 return 0;
-        if (!inner_path_is_valid(path))
+        if (!runner_path_is_valid(path))
                 return refuse(path,
                               "a script that is to be checked has a plain name, not hidden, of at most 255 bytes");
         j->scripts_length += strlen(path);

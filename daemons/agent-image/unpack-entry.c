@@ -117,7 +117,8 @@ static int clear_place(const Unpack *u, int parent, const char *name, const char
         return unpack_failed(-errno, path);
 }
 
-static int write_data(Unpack *u, struct archive *a, int fd, const char *path) {
+int unpack_data(struct archive *a, int fd, const char *path, const UnpackLimits *limits, uint64_t *bytes,
+                uint64_t progress) {
         uint64_t size = 0;
 
         for (;;) {
@@ -135,19 +136,19 @@ static int write_data(Unpack *u, struct archive *a, int fd, const char *path) {
                         return report_error(0, "InvalidImage", "The archive is damaged: %s", archive_error_string(a));
                 if (offset < 0)
                         return unpack_refuse(path, "its holes make no sense");
-                if ((uint64_t) offset + n > u->limits->bytes_max - u->bytes)
+                if ((uint64_t) offset + n > limits->bytes_max - *bytes)
                         return report_error(0, "ImageTooLarge",
                                             "The image's files are larger than is allowed (%" PRIu64 " bytes)",
-                                            u->limits->bytes_max);
+                                            limits->bytes_max);
                 if (lseek(fd, offset, SEEK_SET) < 0)
                         return unpack_failed(-errno, path);
                 r = write_full(fd, block, n);
                 if (r < 0)
                         return unpack_failed(r, path);
                 size = MAX(size, (uint64_t) offset + n);
-                report_step("unpacking", u->entries);
+                report_step("unpacking", progress);
         }
-        u->bytes += size;
+        *bytes += size;
         return 0;
 }
 
@@ -175,7 +176,7 @@ static int unpack_file(Unpack *u, struct archive *a, struct archive_entry *e, in
         fd = openat(parent, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (fd < 0)
                 return unpack_failed(-errno, path);
-        r = write_data(u, a, fd, path);
+        r = unpack_data(a, fd, path, u->limits, &u->bytes, u->entries);
         if (r < 0)
                 return r;
         /* A hole at the end has no block of its own; it counts all the same, an image has no holes. */

@@ -38,6 +38,10 @@ int unpack_normalize(const char *raw, char **ret);
 struct timespec unpack_entry_mtime(struct archive_entry *e);
 
 /* unpack-entry.c */
+/* The bytes of the file where A stands, called PATH, to FD. They, holes included, are added to *BYTES (at most
+ * bytes_max), which stays within the limit. */
+int unpack_data(struct archive *a, int fd, const char *path, const UnpackLimits *limits, uint64_t *bytes,
+                uint64_t progress);
 int unpack_entry(Unpack *u, struct archive *a, struct archive_entry *e);
 /* Directories get their times, owners and modes last. */
 int unpack_finish_directories(Unpack *u);

@@ -4,6 +4,7 @@
 
 #include "basic/json-util.h"
 #include "basic/log.h"
+#include "basic/name-util.h"
 #include "basic/string-util.h"
 
 Runner *runner_ref(Runner *r) {
@@ -25,18 +26,8 @@ Runner *runner_unref(Runner *r) {
         return mfree(r);
 }
 
-/* A path inside the runner: relative, no empty, hidden or dot components. */
-static bool inner_path_is_valid(const char *p) {
-        if (isempty(p) || p[0] == '/' || string_has_cc(p) || strlen(p) > 255)
-                return false;
-        for (const char *s = p; s; s = strchr(s, '/') ? strchr(s, '/') + 1 : NULL)
-                if (s[0] == 0 || s[0] == '/' || s[0] == '.')
-                        return false;
-        return true;
-}
-
 static int field_inner_path(sd_json_variant *v, void *field, char **ret_reason) {
-        if (!inner_path_is_valid(sd_json_variant_string(v))) {
+        if (!runner_path_is_valid(sd_json_variant_string(v))) {
                 *ret_reason = strdup("must be a path inside the runner");
                 return -EINVAL;
         }
@@ -50,7 +41,7 @@ static int field_inner_paths(sd_json_variant *v, void *field, char **ret_reason)
         if (r < 0)
                 return r;
         for (char **p = *(char ***) field; p && *p; p++)
-                if (!inner_path_is_valid(*p)) {
+                if (!runner_path_is_valid(*p)) {
                         *ret_reason = strdup("must be paths inside the runner");
                         return -EINVAL;
                 }

@@ -51,6 +51,15 @@ bool artifact_name_is_valid(const char *s) {
         return n >= 1 && n <= 255 && s[0] != '.' && !strchr(s, '/') && !string_has_cc(s) && utf8_is_valid(s, n);
 }
 
+bool runner_path_is_valid(const char *s) {
+        if (isempty(s) || strlen(s) > 255 || string_has_cc(s) || !utf8_is_valid(s, strlen(s)))
+                return false;
+        for (const char *p = s; p; p = strchr(p, '/') ? strchr(p, '/') + 1 : NULL)
+                if (p[0] == 0 || p[0] == '/' || p[0] == '.')
+                        return false;
+        return true;
+}
+
 static bool lower_hex(const char *s, size_t n) {
         return strnlen(s, n + 1) == n && strspn(s, "0123456789abcdef") == n;
 }

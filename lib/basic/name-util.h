@@ -16,6 +16,8 @@ bool object_name_is_valid(const char *s);
 bool token_name_is_valid(const char *s);
 /* Artifacts: 1..255 bytes of printable UTF-8 without '/', not starting with '.'. */
 bool artifact_name_is_valid(const char *s);
+/* A path inside a runner: 1..255 bytes of UTF-8; relative, no empty, hidden or dot components. */
+bool runner_path_is_valid(const char *s);
 /* A run id: 32 lower-case hex digits. */
 bool run_id_is_valid(const char *s);
 /* A new run id: 48 bits of milliseconds, then random, so that ids sort by age. */

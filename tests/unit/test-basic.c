@@ -162,11 +162,15 @@ static void test_names(void) {
         long_name[64] = 'a';
         long_name[256] = 0;
         assert(!object_name_is_valid(long_name) && !token_name_is_valid(long_name) &&
-               !artifact_name_is_valid(long_name));
+               !artifact_name_is_valid(long_name) && !runner_path_is_valid(long_name));
         long_name[255] = 0;
         assert(artifact_name_is_valid(long_name));
         assert(token_name_is_valid("A.b_c:d-9") && !token_name_is_valid("") && !token_name_is_valid("a b"));
         assert(!token_name_is_valid("a/b") && !token_name_is_valid("\xc3\xa4") && !token_name_is_valid("a\n"));
+        assert(runner_path_is_valid("main.cjs") && runner_path_is_valid("lib/a b/x"));
+        assert(!runner_path_is_valid("") && !runner_path_is_valid("/x") && !runner_path_is_valid("x/") &&
+               !runner_path_is_valid("x//y") && !runner_path_is_valid("../x") && !runner_path_is_valid("x/.y") &&
+               !runner_path_is_valid("x\ny") && !runner_path_is_valid("\xff"));
         assert(artifact_name_is_valid("Bericht \xc3\xa4.png") && !artifact_name_is_valid(".x"));
         assert(!artifact_name_is_valid("a/b") && !artifact_name_is_valid("..") && !artifact_name_is_valid("a\nb") &&
                !artifact_name_is_valid("") && !artifact_name_is_valid("\xff"));
