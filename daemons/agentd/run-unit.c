@@ -35,8 +35,18 @@ static int append_command_line(sd_bus_message *m, const char *init, char *const 
 static int append_command(sd_bus_message *m, const Run *run) {
         _cleanup_free_ char *node = NULL, *main = NULL;
 
-        if (run->definition->kind == AGENT_EXEC)
-                return append_command_line(m, INIT_INSIDE, run->definition->command);
+        if (run->definition->kind == AGENT_EXEC) {
+                _cleanup_free_ char *limit = strprintf("%" PRIu64, run->definition->limits.log);
+                _cleanup_strv_free_ char **argv = NULL;
+
+                if (!limit)
+                        return -ENOMEM;
+                TRY(strv_extend(&argv, "--log"));
+                TRY(strv_extend(&argv, limit));
+                for (char *const *a = run->definition->command; *a; a++)
+                        TRY(strv_extend(&argv, *a));
+                return append_command_line(m, INIT_INSIDE, argv);
+        }
         TRY(runner_node_path(run->runner, &node));
         main = strprintf(RUNNER_INSIDE "/%s", run->runner->main);
         if (!main)
@@ -318,6 +328,8 @@ int run_unit_properties(sd_bus_message *m, void *userdata) {
         TRY(append_command(m, run));
         TRY(append_environment(m, run));
         TRY(append_bool(m, "SetLoginEnvironment", false));
+        /* What it prints has no say in how loud it is: an "emergency" would be on all terminals of the host. */
+        TRY(append_bool(m, "SyslogLevelPrefix", false));
         /* From a file that only root can read: what is given by SetCredential= or Environment= anybody could read back.
          */
         TRY(sd_bus_message_append(m, "(sv)", "LoadCredential", "a(ss)", 1, "token", token));
