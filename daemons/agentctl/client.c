@@ -46,6 +46,13 @@ static const char *hint_find(const char *name) {
         return NULL;
 }
 
+/* The bus says which name it could not start. */
+static const char *start_hint(const char *message) {
+        return strstr(message, "org.agentd1.Credentials") ? "See \"systemctl status agent-credentiald\"." :
+               strstr(message, "org.agentd1.Bridge")      ? "See \"systemctl status agent-bridged\"." :
+                                                            "See \"systemctl status agentd\".";
+}
+
 void client_done(Client *c) {
         c->bus = sd_bus_flush_close_unref(c->bus);
         polkit_agent_close(&c->polkit_agent);
@@ -107,7 +114,7 @@ int client_report(const sd_bus_error *error, int r, const char *file) {
                 return fail_errno(r, "The call to agentd failed");
 
         message = isempty(error->message) ? error->name : error->message;
-        hint = hint_find(error->name);
+        hint = strstr(message, "startup job failed") ? start_hint(message) : hint_find(error->name);
         for (l = strlen(message); l > 0 && strchr(" \n", message[l - 1]);)
                 l--;
         end = !hint || l == 0 || strchr(".!?", message[l - 1]) ? "" : ".";

@@ -15,6 +15,11 @@ static int property_runner(sd_bus *bus, const char *path, const char *interface,
         return sd_bus_message_append(reply, "s", current ? current->digest : "");
 }
 
+static int property_signing_key(sd_bus *bus, const char *path, const char *interface, const char *property,
+                                sd_bus_message *reply, void *userdata, sd_bus_error *e) {
+        return sd_bus_message_append(reply, "s", key_state_to_string(((Manager *) userdata)->key_state));
+}
+
 static int property_count(sd_bus *bus, const char *path, const char *interface, const char *property,
                           sd_bus_message *reply, void *userdata, sd_bus_error *e) {
         Manager *m = userdata;
@@ -113,6 +118,7 @@ const sd_bus_vtable manager_vtable[] = {
         SD_BUS_PROPERTY("NQueued", "u", property_count, 0, 0),
         SD_BUS_PROPERTY("NLive", "u", property_count, 0, 0),
         SD_BUS_PROPERTY("Runner", "s", property_runner, 0, 0),
+        SD_BUS_PROPERTY("SigningKey", "s", property_signing_key, 0, 0),
         SD_BUS_VTABLE_END
 };
 

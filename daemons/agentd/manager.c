@@ -293,7 +293,7 @@ int manager_startup(Manager *m) {
         r = edits_load(m);
         if (r < 0)
                 return log_error_errno(r, "The edits of environments cannot be read: %m");
-        r = key_store_load(&m->key);
+        r = key_store_load(&m->key, &m->key_state);
         if (r < 0)
                 return r;
         r = worker_new(m->event, NULL, &m->worker);
@@ -331,7 +331,11 @@ static void manager_open(Manager *m) {
         if (r < 0)
                 log_warning_errno(r, "Nothing that is too old will be removed: %m");
         manager_dispatch_soon(m);
-        sd_notify(false, "READY=1");
+        sd_notify(false, m->key_state == KEY_VOLATILE ?
+                  "READY=1\nSTATUS=The key for run tokens cannot be kept in /etc/credstore.encrypted; see the journal." :
+                  m->key_state == KEY_REPLACED ?
+                  "READY=1\nSTATUS=The key for run tokens could not be opened and was replaced; see the journal." :
+                  "READY=1");
         flatten_all(m);
 }
 

@@ -20,7 +20,7 @@
 #include "settings.h"
 #include "store/store.h"
 #include "systemd-client.h"
-#include "token/signing-key.h"
+#include "key-store.h"
 
 #define AGENTD_STATE_DIR "/var/lib/agentd"
 #define AGENTD_RUNTIME_DIR "/run/agentd"
@@ -45,6 +45,7 @@ typedef struct Manager {
         SystemdClient *systemd;
         BusPolkit *polkit;
         SigningKey *key;
+        KeyState key_state;
         RunnerSet runners; /* what new runs get: as in the store, read anew after each change */
 
         StrMap *runs;       /* Run, by id */
