@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+
+/* See curl-glue.h. One transfer: the options that all have, whom it trusts, its headers. */
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "basic/string-util.h"
+#include "curl/curl-internal.h"
+
+#define CA_PATH "/etc/ssl/certs"
+
+static curl_socket_t open_socket(void *userdata, curlsocktype purpose, struct curl_sockaddr *address) {
+        CurlTransfer *t = userdata;
+
+        if (!address_guard_permits(t->glue->guard, &address->addr, address->addrlen)) {
+                t->refused = true;
+                return CURL_SOCKET_BAD;
+        }
+
+        _cleanup_close_ int fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+        if (fd < 0 || glue_new_socket(t->glue, fd, true, NULL) < 0)
+                return CURL_SOCKET_BAD;
+        return TAKE_FD(fd);
+}
+
+static int close_socket(void *userdata, curl_socket_t fd) {
+        glue_drop_socket(userdata, fd);
+        safe_close(fd);
+        return 0;
+}
+
+/* Where a transfer's user sets no function, nothing may end up on our stdout. */
+static size_t write_nothing(char *data, size_t size, size_t n, void *userdata) {
+        return size * n;
+}
+
+static size_t read_nothing(char *data, size_t size, size_t n, void *userdata) {
+        return 0;
+}
+
+static struct timespec mtime_of(const char *path) {
+        struct stat st;
+
+        return path && stat(path, &st) >= 0 ? st.st_mtim : (struct timespec) {};
+}
+
+static bool same_time(struct timespec a, struct timespec b) {
+        return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+/* libcurl would parse the system's whole bundle for each connection, and keep it as long. The folder has each authority
+ * in a file of its own, found by a hash of its name. Read anew when the administrator has changed something. */
+static X509_STORE *glue_trust(CurlGlue *g) {
+        struct timespec file = mtime_of(g->ca_file), path = mtime_of(CA_PATH);
+
+        if (g->trust && same_time(file, g->ca_file_mtime) && same_time(path, g->ca_path_mtime))
+                return g->trust;
+
+        X509_STORE *store = X509_STORE_new();
+        if (!store)
+                return NULL;
+        /* As libcurl has it: the first path that ends in what is trusted counts. */
+        if (X509_STORE_set_flags(store, X509_V_FLAG_TRUSTED_FIRST | X509_V_FLAG_PARTIAL_CHAIN) != 1 ||
+            X509_STORE_load_path(store, CA_PATH) != 1 ||
+            (g->ca_file && X509_STORE_load_file(store, g->ca_file) != 1)) {
+                X509_STORE_free(store);
+                return NULL;
+        }
+        X509_STORE_free(g->trust);
+        g->trust = store;
+        g->ca_file_mtime = file;
+        g->ca_path_mtime = path;
+        return store;
+}
+
+static CURLcode set_up_tls(CURL *easy, void *context, void *userdata) {
+        X509_STORE *store = glue_trust(userdata);
+
+        if (!store)
+                return CURLE_SSL_CACERT_BADFILE;
+        SSL_CTX_set1_cert_store(context, store);
+        /* Connections that wait between two events keep no buffers: 34 KiB each, which thousands of streams would feel.
+         */
+        SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);
+        return CURLE_OK;
+}
+
+static int on_connected(void *userdata, char *remote, char *local, int remote_port, int local_port) {
+        glue_connected(userdata);
+        return CURL_PREREQFUNC_OK;
+}
+
+static bool transfer_set_options(CurlTransfer *t, const char *url) {
+        CURL *e = t->easy;
+        CurlGlue *g = t->glue;
+        const char *protocols = g->allow_http ? "https,http" : "https";
+        bool ok = true;
+
+#define SET(option, value) ok = ok && curl_easy_setopt(e, option, value) == CURLE_OK
+        SET(CURLOPT_URL, url);
+        SET(CURLOPT_PRIVATE, t);
+        SET(CURLOPT_ERRORBUFFER, t->error);
+        SET(CURLOPT_VERBOSE, 0L);
+        SET(CURLOPT_NOSIGNAL, 1L);
+        SET(CURLOPT_NOPROGRESS, 1L);
+
+        /* Where to: only there. */
+        SET(CURLOPT_PROTOCOLS_STR, protocols);
+        SET(CURLOPT_REDIR_PROTOCOLS_STR, protocols);
+        SET(CURLOPT_FOLLOWLOCATION, 0L);
+        SET(CURLOPT_MAXREDIRS, 0L);
+        SET(CURLOPT_PROXY, "");
+        SET(CURLOPT_NOPROXY, "*");
+        SET(CURLOPT_NETRC, (long) CURL_NETRC_IGNORED);
+        SET(CURLOPT_UNRESTRICTED_AUTH, 0L);
+        SET(CURLOPT_DISALLOW_USERNAME_IN_URL, 1L);
+        SET(CURLOPT_OPENSOCKETFUNCTION, open_socket);
+        SET(CURLOPT_OPENSOCKETDATA, t);
+        SET(CURLOPT_CLOSESOCKETFUNCTION, close_socket);
+        SET(CURLOPT_CLOSESOCKETDATA, g);
+        SET(CURLOPT_PREREQFUNCTION, on_connected);
+        SET(CURLOPT_PREREQDATA, t);
+
+        /* TLS. */
+        SET(CURLOPT_SSLVERSION, (long) CURL_SSLVERSION_TLSv1_2);
+        SET(CURLOPT_SSL_CTX_FUNCTION, set_up_tls);
+        SET(CURLOPT_SSL_CTX_DATA, g);
+        SET(CURLOPT_CAINFO, NULL); /* set_up_tls() knows */
+        SET(CURLOPT_CAPATH, NULL);
+        SET(CURLOPT_SSL_VERIFYPEER, 1L);
+        SET(CURLOPT_SSL_VERIFYHOST, 2L);
+
+        /* HTTP: bytes as they are. 1.1, because a paused stream of HTTP/2 is buffered by libcurl. */
+        SET(CURLOPT_HTTP_VERSION, (long) CURL_HTTP_VERSION_1_1);
+        SET(CURLOPT_HTTP09_ALLOWED, 0L);
+        SET(CURLOPT_PATH_AS_IS, 1L);
+        SET(CURLOPT_HTTP_TRANSFER_DECODING, 1L);
+        SET(CURLOPT_HTTP_CONTENT_DECODING, 0L);
+        SET(CURLOPT_BUFFERSIZE, (long) 16384);
+        SET(CURLOPT_UPLOAD_BUFFERSIZE, (long) 16384);
+        SET(CURLOPT_TCP_NODELAY, 1L);
+        SET(CURLOPT_TCP_KEEPALIVE, 1L);
+        SET(CURLOPT_TCP_KEEPIDLE, 60L);
+        SET(CURLOPT_TCP_KEEPINTVL, 15L);
+        SET(CURLOPT_CONNECTTIMEOUT_MS, 10000L);
+        SET(CURLOPT_WRITEFUNCTION, write_nothing);
+        SET(CURLOPT_READFUNCTION, read_nothing);
+#undef SET
+        return ok;
+}
+
+static void on_unpause(void *userdata);
+
+int curl_transfer_new(CurlGlue *g, const char *url, CurlTransfer **ret) {
+        CurlTransfer *t = calloc(1, sizeof(CurlTransfer));
+        if (!t)
+                return -ENOMEM;
+
+        t->glue = g;
+        t->socket = -EBADF;
+        t->unpause = (HubTask) { .callback = on_unpause, .userdata = t };
+        g->n_transfers++;
+        t->easy = curl_easy_init();
+        t->headers = curl_slist_append(NULL, "Expect:"); /* libcurl adds none of its own */
+        if (!t->easy || !t->headers || !transfer_set_options(t, url)) {
+                curl_transfer_free(t);
+                return -ENOMEM;
+        }
+        *ret = t;
+        return 0;
+}
+
+CurlTransfer *curl_transfer_free(CurlTransfer *t) {
+        if (!t)
+                return NULL;
+
+        CurlGlue *g = t->glue;
+
+        assert(g->depth == 0);
+        hub_task_cancel(g->hub, &t->unpause);
+        glue_forget(t);
+        if (t->easy) {
+                g->depth++;
+                if (t->running) {
+                        (void) curl_multi_remove_handle(g->multi, t->easy);
+                        g->n_running--;
+                }
+                curl_easy_cleanup(t->easy);
+                g->depth--;
+        }
+        for (struct curl_slist *l = t->headers; l; l = l->next)
+                explicit_bzero(l->data, strlen(l->data));
+        curl_slist_free_all(t->headers);
+        safe_close(t->socket);
+        g->n_transfers--;
+        return mfree(t);
+}
+
+int curl_transfer_allow_http(CurlTransfer *t) {
+        return curl_easy_setopt(t->easy, CURLOPT_PROTOCOLS_STR, "https,http") == CURLE_OK ? 0 : -ENOMEM;
+}
+
+int curl_transfer_connect_only(CurlTransfer *t) {
+        t->connect_only = true;
+        return curl_easy_setopt(t->easy, CURLOPT_CONNECT_ONLY, 1L) == CURLE_OK &&
+               curl_easy_setopt(t->easy, CURLOPT_FRESH_CONNECT, 1L) == CURLE_OK ? 0 : -ENOMEM;
+}
+
+int curl_transfer_take_socket(CurlTransfer *t) {
+        return t->socket < 0 ? -ENOTCONN : TAKE_FD(t->socket);
+}
+
+CURL *curl_transfer_handle(CurlTransfer *t) {
+        return t->easy;
+}
+
+int curl_transfer_add_header(CurlTransfer *t, const char *name, const char *value) {
+        for (const char *p = name; *p; p++)
+                if (*p <= 0x20 || *p >= 0x7f || strchr("()<>@,;:\\\"/[]?={}", *p))
+                        return -EINVAL;
+        if (*name == 0 || string_has_cc(value))
+                return -EINVAL;
+
+        /* "Name;" is how libcurl spells a header without a value; "Name:" would remove it. */
+        char *line = *value ? strprintf("%s: %s", name, value) : strprintf("%s;", name);
+        if (!line)
+                return -ENOMEM;
+
+        struct curl_slist *l = curl_slist_append(t->headers, line);
+        explicit_bzero(line, strlen(line));
+        free(line);
+        if (!l)
+                return -ENOMEM;
+        t->headers = l;
+        return 0;
+}
+
+int curl_transfer_suppress_header(CurlTransfer *t, const char *name) {
+        _cleanup_free_ char *line = strprintf("%s:", name);
+        if (!line)
+                return -ENOMEM;
+
+        struct curl_slist *l = curl_slist_append(t->headers, line);
+        if (!l)
+                return -ENOMEM;
+        t->headers = l;
+        return 0;
+}
+
+int curl_transfer_start(CurlTransfer *t, curl_done_t done, void *userdata) {
+        assert(!t->running);
+        t->done = done;
+        t->userdata = userdata;
+        if (curl_easy_setopt(t->easy, CURLOPT_HTTPHEADER, t->headers) != CURLE_OK)
+                return -ENOMEM;
+
+        return glue_start(t);
+}
+
+static void on_unpause(void *userdata) {
+        CurlTransfer *t = userdata;
+        CurlGlue *g = t->glue;
+
+        if (!t->running)
+                return;
+        g->depth++;
+        (void) curl_easy_pause(t->easy, CURLPAUSE_CONT);
+        g->depth--;
+        /* Data that libcurl held back may have been the last. */
+        glue_action(g, CURL_SOCKET_TIMEOUT, 0);
+}
+
+void curl_transfer_unpause(CurlTransfer *t) {
+        if (t->running)
+                hub_task_queue(t->glue->hub, &t->unpause);
+}
+
+bool curl_transfer_refused(const CurlTransfer *t) {
+        return t->refused;
+}
+
+bool curl_transfer_connected(const CurlTransfer *t) {
+        long size = 0;
+
+        return curl_easy_getinfo(t->easy, CURLINFO_REQUEST_SIZE, &size) == CURLE_OK && size > 0;
+}
