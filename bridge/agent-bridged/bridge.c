@@ -82,7 +82,12 @@ int bridge_new(const BridgePaths *paths, Bridge **ret) {
         r = address_guard_new(b->config.allow_addresses, &b->guard);
         if (r < 0)
                 return log_error_errno(r, "bridge.conf: AllowAddresses= is not a list of address/prefix: %m");
-        r = upstream_pool_new(b->event, &(CurlGlueOptions) { .guard = b->guard, .ca_file = b->config.ca_file },
+        r = event_hub_new(b->event, &b->hub);
+        if (r < 0)
+                return log_error_errno(r, "Failed to make the event loop: %m");
+        options.hub = b->hub;
+        r = upstream_pool_new(b->event,
+                              &(CurlGlueOptions) { .hub = b->hub, .guard = b->guard, .ca_file = b->config.ca_file },
                               &b->upstreams);
         if (r < 0)
                 return log_oom();
@@ -121,6 +126,7 @@ Bridge *bridge_free(Bridge *b) {
         material_client_free(b->material);
         report_queue_free(b->reports);
         upstream_pool_free(b->upstreams);
+        event_hub_free(b->hub);
         address_guard_free(b->guard);
         live_cache_free(b->live);
         key_set_free(b->keys);

@@ -67,6 +67,7 @@ struct Bridge {
         BridgeConfig config;
         BridgePaths paths;
 
+        EventHub *hub; /* of all that a request goes through: clients, strong room, upstreams */
         HttpServer *server;
         AddressGuard *guard;
         UpstreamPool *upstreams;

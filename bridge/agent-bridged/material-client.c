@@ -30,7 +30,8 @@ struct MaterialCall {
 struct MaterialClient {
         Bridge *bridge;
         int fd;
-        sd_event_source *io, *timer;
+        HubWatch io;
+        sd_event_source *timer;
         MaterialCall *first, *last, *buckets[BUCKETS];
         size_t n, n_unsent;
         uint64_t cookie;
@@ -59,7 +60,7 @@ int material_client_new(Bridge *b, MaterialClient **ret) {
 }
 
 static void client_close(MaterialClient *c) {
-        c->io = sd_event_source_disable_unref(c->io);
+        hub_watch_remove(&c->io);
         c->fd = safe_close(c->fd);
 }
 
@@ -183,10 +184,10 @@ static int send_unsent(MaterialClient *c) {
                         return errno == EAGAIN || errno == ENOBUFS ? 0 : -errno;
                 drop_unsent(q);
         }
-        return sd_event_source_set_io_events(c->io, c->n_unsent > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
+        return hub_watch_set(&c->io, c->n_unsent > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 
-static int on_io(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
+static void on_io(uint32_t revents, void *userdata) {
         MaterialClient *c = userdata;
         int r = c->n_unsent > 0 ? send_unsent(c) : 0;
 
@@ -197,7 +198,6 @@ static int on_io(sd_event_source *source, int fd, uint32_t revents, void *userda
         }
         if (r < 0)
                 client_fail(c);
-        return 0;
 }
 
 static int client_connect(MaterialClient *c) {
@@ -216,7 +216,7 @@ static int client_connect(MaterialClient *c) {
         (void) setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int) { MATERIAL_SNDBUF }, sizeof(int));
         if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0 || connect(fd, (struct sockaddr *) &sa, sizeof(sa)) < 0)
                 return -errno;
-        int r = sd_event_add_io(c->bridge->event, &c->io, fd, EPOLLIN, on_io, c);
+        int r = hub_watch_add(c->bridge->hub, &c->io, fd, EPOLLIN, on_io, c);
         if (r < 0)
                 return r;
         c->fd = TAKE_FD(fd);
@@ -303,7 +303,7 @@ static int ask(Bridge *b, MaterialVerb verb, const LiveRun *live, const Service 
                         memcpy(q->unsent, packet, (size_t) n);
                         q->unsent_size = (size_t) n;
                         c->n_unsent++;
-                        r = sd_event_source_set_io_events(c->io, EPOLLIN | EPOLLOUT);
+                        r = hub_watch_set(&c->io, EPOLLIN | EPOLLOUT);
                 }
         } else if (r == -EPIPE || r == -ECONNRESET || r == -ENOTCONN)
                 r = 0; /* the other end went away: the loop finds out at once, and all who wait ask anew */

@@ -8,14 +8,14 @@
 #include "basic/event-hub.h"
 
 /* Of tasks that queue tasks, before the loop has its turn. */
-#define ROUNDS_MAX 4U
+#define ROUNDS_MAX 8U
 
 struct EventHub {
         int epoll;
         sd_event_source *io, *wake;
         HubTask *first, *last;
         unsigned round; /* tasks that are queued in one have their turn in the next */
-        bool running;
+        bool running, wake_armed;
         struct epoll_event batch[HUB_BATCH];
         int at, n; /* of the batch: those before AT have had their turn */
 };
@@ -43,6 +43,15 @@ static void run_tasks(EventHub *h) {
         }
 }
 
+/* The tasks of this turn; what they leave is for the next one. */
+static void hub_finish(EventHub *h) {
+        run_tasks(h);
+        h->running = false;
+        if (!!h->first != h->wake_armed &&
+            sd_event_source_set_enabled(h->wake, h->first ? SD_EVENT_ONESHOT : SD_EVENT_OFF) >= 0)
+                h->wake_armed = h->first;
+}
+
 static void hub_turn(EventHub *h) {
         h->running = true;
         h->n = epoll_wait(h->epoll, h->batch, HUB_BATCH, 0);
@@ -61,11 +70,7 @@ static void hub_turn(EventHub *h) {
                         w->callback(revents, w->userdata);
         }
         h->at = h->n = 0;
-
-        run_tasks(h);
-        h->running = false;
-        if (h->first)
-                (void) sd_event_source_set_enabled(h->wake, SD_EVENT_ONESHOT);
+        hub_finish(h);
 }
 
 static int on_io(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
@@ -76,11 +81,9 @@ static int on_io(sd_event_source *source, int fd, uint32_t revents, void *userda
 static int on_wake(sd_event_source *source, void *userdata) {
         EventHub *h = userdata;
 
+        h->wake_armed = false;
         h->running = true;
-        run_tasks(h);
-        h->running = false;
-        if (h->first)
-                (void) sd_event_source_set_enabled(h->wake, SD_EVENT_ONESHOT);
+        hub_finish(h);
         return 0;
 }
 
@@ -162,8 +165,8 @@ void hub_task_queue(EventHub *h, HubTask *t) {
         else
                 h->first = t;
         h->last = t;
-        if (!h->running)
-                (void) sd_event_source_set_enabled(h->wake, SD_EVENT_ONESHOT);
+        if (!h->running && !h->wake_armed)
+                h->wake_armed = sd_event_source_set_enabled(h->wake, SD_EVENT_ONESHOT) >= 0;
 }
 
 void hub_task_cancel(EventHub *h, HubTask *t) {

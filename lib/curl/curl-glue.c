@@ -322,9 +322,10 @@ int curl_glue_new(sd_event *event, const CurlGlueOptions *options, CurlGlue **re
         g->timeout = (HubTask) { .callback = on_timeout, .userdata = g };
         g->start = (HubTask) { .callback = on_start, .userdata = g };
         g->finished = (HubTask) { .callback = on_finished, .userdata = g };
-        r = event_hub_new(event, &g->hub);
+        r = options->hub ? 0 : event_hub_new(event, &g->own_hub);
         if (r < 0)
                 return r;
+        g->hub = options->hub ?: g->own_hub;
         r = sd_event_add_time(event, &g->timer, CLOCK_MONOTONIC, USEC_INFINITY, 1, on_timer, g);
         if (r < 0)
                 return r;
@@ -356,7 +357,10 @@ CurlGlue *curl_glue_free(CurlGlue *g) {
         for (size_t i = 0; i < g->n_sockets; i++)
                 glue_drop_socket(g, (curl_socket_t) i);
         free(g->sockets);
-        event_hub_free(g->hub);
+        hub_task_cancel(g->hub, &g->timeout);
+        hub_task_cancel(g->hub, &g->finished);
+        hub_task_cancel(g->hub, &g->start);
+        event_hub_free(g->own_hub);
         sd_event_source_disable_unref(g->timer);
         sd_event_source_disable_unref(g->patience);
         sd_event_unref(g->event);

@@ -14,13 +14,14 @@
 #include <curl/curl.h>
 #include <systemd/sd-event.h>
 
-#include "basic/macro.h"
+#include "basic/event-hub.h"
 #include "curl/address-guard.h"
 
 typedef struct CurlGlue CurlGlue;
 typedef struct CurlTransfer CurlTransfer;
 
 typedef struct CurlGlueOptions {
+        EventHub *hub;             /* borrowed, must outlive the glue; NULL: one of its own */
         const AddressGuard *guard; /* borrowed, must outlive the glue; NULL: public addresses only */
         const char *ca_file;       /* trusted beside the system's; NULL: only the system's */
         unsigned max_connections;  /* kept alive; 0: a default */

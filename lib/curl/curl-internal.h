@@ -15,7 +15,7 @@ typedef struct CurlSocket CurlSocket;
 
 struct CurlGlue {
         sd_event *event;
-        EventHub *hub;
+        EventHub *hub, *own_hub;
         CURLM *multi;
         sd_event_source *timer;
         uint64_t timer_wanted, timer_armed; /* USEC_INFINITY: off; one that fires too early just looks again */

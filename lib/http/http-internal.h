@@ -89,7 +89,7 @@ struct HttpListener {
 
 struct HttpServer {
         sd_event *event;
-        EventHub *hub; /* for all connections */
+        EventHub *hub, *own_hub; /* for all connections */
         HttpServerOptions options;
         HttpListener *listeners;
         sd_event_source *retry; /* after EMFILE */

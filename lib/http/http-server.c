@@ -38,9 +38,10 @@ int http_server_new(sd_event *event, const HttpServerOptions *options, HttpServe
         s->event = sd_event_ref(event);
         s->options = *options;
 
-        int r = event_hub_new(event, &s->hub);
+        int r = options->hub ? 0 : event_hub_new(event, &s->own_hub);
         if (r < 0)
                 return r;
+        s->hub = options->hub ?: s->own_hub;
         r = sd_event_add_defer(event, &s->drain, on_drained, s);
         if (r < 0)
                 return r;
@@ -58,7 +59,7 @@ HttpServer *http_server_free(HttpServer *s) {
 
         while (s->listeners)
                 http_listener_free(s->listeners);
-        event_hub_free(s->hub);
+        event_hub_free(s->own_hub);
         sd_event_source_disable_unref(s->retry);
         sd_event_source_disable_unref(s->drain);
         sd_event_unref(s->event);

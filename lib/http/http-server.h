@@ -18,6 +18,7 @@
 
 #include <systemd/sd-event.h>
 
+#include "basic/event-hub.h"
 #include "http/http-parser.h"
 #include "http/http-request.h"
 
@@ -29,6 +30,7 @@ typedef struct HttpServer HttpServer;
 typedef struct HttpListener HttpListener;
 
 typedef struct HttpServerOptions {
+        EventHub *hub; /* of all connections, borrowed, must outlive the server; NULL: one of its own */
         HttpParserLimits parser;
         uint64_t head_usec;       /* for a whole head, from the accept or its first byte */
         uint64_t keep_alive_usec; /* between two requests */
