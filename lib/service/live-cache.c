@@ -1,30 +1,35 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 /*
- * Parsed live files, kept while the file stays what it was. The file itself is looked at on each
- * request, so a run that has ended is refused at once; only the parsing is saved. Entries whose
- * file is gone are dropped when it is noticed; a bound on their number covers the rest.
+ * Parsed live files, each kept open while it stays what it was. An open file says by itself whether it still has its
+ * name: agentd unlinks it when the run is over, and puts another one in its place for the next attempt; either takes
+ * the last link away. So one fstat() on each request, without a walk along a path, refuses a run that has ended at
+ * once; only the parsing is saved. (True of tmpfs, which /run is, and of all file systems but overlayfs' lower layers.)
+ *
+ * Those that nobody asks for any more are looked at when others come, two for each, so that files of runs that are
+ * over are not held for long; a bound on the number covers the rest.
  */
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include "basic/string-util.h"
+#include "basic/strmap.h"
 #include "service/live-run.h"
 
 #define LIVE_CACHE_MAX 1024U
 
 typedef struct LiveCacheEntry {
+        struct LiveCacheEntry *next, *previous; /* the one that was looked at last comes first */
         LiveRun *live;
-        ino_t inode;
-        dev_t device;
-        off_t size;
-        struct timespec mtime, ctime;
+        int fd;
+        struct stat st;
 } LiveCacheEntry;
 
 struct LiveCache {
         char *dir;
-        LiveCacheEntry entries[LIVE_CACHE_MAX];
-        size_t n_entries;
+        StrMap *entries; /* by run */
+        LiveCacheEntry *first, *last;
 };
 
 int live_cache_new(const char *dir, LiveCache **ret) {
@@ -33,83 +38,108 @@ int live_cache_new(const char *dir, LiveCache **ret) {
         if (!c)
                 return -ENOMEM;
         c->dir = strdup(dir);
-        if (!c->dir)
+        c->entries = strmap_new();
+        if (!c->dir || !c->entries)
                 return -ENOMEM;
 
         *ret = TAKE_PTR(c);
         return 0;
 }
 
+static void entry_unlist(LiveCache *c, LiveCacheEntry *e) {
+        if (e->previous)
+                e->previous->next = e->next;
+        else
+                c->first = e->next;
+        if (e->next)
+                e->next->previous = e->previous;
+        else
+                c->last = e->previous;
+        e->next = e->previous = NULL;
+}
+
+static void entry_list_first(LiveCache *c, LiveCacheEntry *e) {
+        e->next = c->first;
+        if (e->next)
+                e->next->previous = e;
+        else
+                c->last = e;
+        c->first = e;
+}
+
+static void entry_drop(LiveCache *c, LiveCacheEntry *e) {
+        (void) strmap_remove(c->entries, e->live->run);
+        entry_unlist(c, e);
+        live_run_unref(e->live);
+        safe_close(e->fd);
+        free(e);
+}
+
 LiveCache *live_cache_free(LiveCache *c) {
         if (!c)
                 return NULL;
 
-        for (size_t i = 0; i < c->n_entries; i++)
-                live_run_unref(c->entries[i].live);
+        while (c->first)
+                entry_drop(c, c->first);
+        strmap_free(c->entries);
         free(c->dir);
         return mfree(c);
-}
-
-static void live_cache_drop(LiveCache *c, size_t i) {
-        live_run_unref(c->entries[i].live);
-        c->entries[i] = c->entries[--c->n_entries];
 }
 
 static bool timespec_equal(const struct timespec *a, const struct timespec *b) {
         return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
-int live_cache_get(LiveCache *c, const char *run, LiveRun **ret) {
-        _cleanup_(live_run_unrefp) LiveRun *l = NULL;
-        _cleanup_free_ char *path = NULL;
+static bool entry_is_good(const LiveCacheEntry *e) {
         struct stat st;
-        size_t i;
+
+        return fstat(e->fd, &st) >= 0 && st.st_nlink > 0 && st.st_size == e->st.st_size &&
+               timespec_equal(&st.st_mtim, &e->st.st_mtim) && timespec_equal(&st.st_ctim, &e->st.st_ctim);
+}
+
+static void make_room(LiveCache *c) {
+        for (unsigned i = 0; i < 2 && c->last; i++) {
+                LiveCacheEntry *e = c->last;
+
+                if (!entry_is_good(e) || strmap_size(c->entries) >= LIVE_CACHE_MAX)
+                        entry_drop(c, e);
+                else {
+                        entry_unlist(c, e);
+                        entry_list_first(c, e);
+                }
+        }
+}
+
+int live_cache_get(LiveCache *c, const char *run, LiveRun **ret) {
+        LiveCacheEntry *e;
         int r;
 
         if (!run_id_is_valid(run))
                 return -ENOENT;
-        path = strprintf("%s/%s.json", c->dir, run);
-        if (!path)
+
+        e = strmap_get(c->entries, run);
+        if (e && entry_is_good(e)) {
+                *ret = live_run_ref(e->live);
+                return 0;
+        }
+        if (e)
+                entry_drop(c, e);
+
+        make_room(c);
+        e = calloc(1, sizeof(LiveCacheEntry));
+        if (!e)
                 return -ENOMEM;
-
-        for (i = 0; i < c->n_entries; i++)
-                if (streq(c->entries[i].live->run, run))
-                        break;
-
-        if (stat(path, &st) < 0) {
-                r = -errno;
-                if (i < c->n_entries)
-                        live_cache_drop(c, i);
+        e->fd = -EBADF;
+        r = live_run_open(c->dir, run, &e->fd, &e->st, &e->live);
+        if (r >= 0)
+                r = strmap_put(c->entries, e->live->run, e);
+        if (r < 0) {
+                live_run_unref(e->live);
+                safe_close(e->fd);
+                free(e);
                 return r;
         }
-
-        if (i < c->n_entries) {
-                LiveCacheEntry *e = c->entries + i;
-
-                if (e->inode == st.st_ino && e->device == st.st_dev && e->size == st.st_size &&
-                    timespec_equal(&e->mtime, &st.st_mtim) && timespec_equal(&e->ctime, &st.st_ctim)) {
-                        *ret = live_run_ref(e->live);
-                        return 0;
-                }
-                live_cache_drop(c, i);
-        }
-
-        r = live_run_read(c->dir, run, &l, NULL);
-        if (r < 0)
-                return r;
-
-        /* The file may have been replaced after the stat(): then the entry does not fit next time, no harm done. */
-        if (c->n_entries >= LIVE_CACHE_MAX)
-                live_cache_drop(c, 0);
-        c->entries[c->n_entries++] = (LiveCacheEntry) {
-                .live = live_run_ref(l),
-                .inode = st.st_ino,
-                .device = st.st_dev,
-                .size = st.st_size,
-                .mtime = st.st_mtim,
-                .ctime = st.st_ctim,
-        };
-
-        *ret = TAKE_PTR(l);
+        entry_list_first(c, e);
+        *ret = live_run_ref(e->live);
         return 0;
 }

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
+#include <fcntl.h>
+
 #include "basic/fs-util.h"
 #include "basic/string-util.h"
 #include "service/live-run.h"
@@ -303,9 +305,13 @@ int live_task_write(const char *dir, const char *run, const char *json, size_t s
         return live_file_write(dir, run, ".task.json", json, size, gid);
 }
 
-int live_run_read(const char *dir, const char *run, LiveRun **ret, char **ret_error) {
+/* Of the file as it is in ST or later. */
+static int live_run_read_from(const char *dir, const char *run, int *ret_fd, struct stat *ret_st, LiveRun **ret,
+                              char **ret_error) {
         _cleanup_(live_run_unrefp) LiveRun *l = NULL;
         _cleanup_free_ char *path = NULL, *text = NULL;
+        _cleanup_close_ int fd = -EBADF;
+        struct stat st;
         size_t size;
         int r;
 
@@ -315,7 +321,10 @@ int live_run_read(const char *dir, const char *run, LiveRun **ret, char **ret_er
         if (!path)
                 return -ENOMEM;
 
-        r = read_full_file_at(AT_FDCWD, path, LIVE_FILE_MAX, &text, &size);
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+        if (fd < 0 || fstat(fd, &st) < 0)
+                return -errno;
+        r = read_full_fd(fd, LIVE_FILE_MAX, &text, &size);
         if (r < 0)
                 return r == -EFBIG ? -EINVAL : r;
 
@@ -326,8 +335,20 @@ int live_run_read(const char *dir, const char *run, LiveRun **ret, char **ret_er
         if (!streq(l->run, run))
                 return -EINVAL;
 
+        if (ret_fd) {
+                *ret_fd = TAKE_FD(fd);
+                *ret_st = st;
+        }
         *ret = TAKE_PTR(l);
         return 0;
+}
+
+int live_run_read(const char *dir, const char *run, LiveRun **ret, char **ret_error) {
+        return live_run_read_from(dir, run, NULL, NULL, ret, ret_error);
+}
+
+int live_run_open(const char *dir, const char *run, int *ret_fd, struct stat *ret_st, LiveRun **ret) {
+        return live_run_read_from(dir, run, ret_fd, ret_st, ret, NULL);
 }
 
 int live_task_read(const char *dir, const char *run, char **ret, size_t *ret_size) {

@@ -8,6 +8,8 @@
  * which is handed to the run as it is.
  */
 
+#include <sys/stat.h>
+
 #include "basic/macro.h"
 #include "basic/name-util.h"
 #include "service/service.h"
@@ -66,11 +68,13 @@ int live_run_write(const char *dir, const LiveRun *r, gid_t gid);
 int live_task_write(const char *dir, const char *run, const char *json, size_t size, gid_t gid);
 /* -ENOENT: the run is over. -EINVAL: the file is broken (*ret_error says how, if not NULL). */
 int live_run_read(const char *dir, const char *run, LiveRun **ret, char **ret_error);
+/* The same; the file stays open, *ret_st is what it was before it was read. */
+int live_run_open(const char *dir, const char *run, int *ret_fd, struct stat *ret_st, LiveRun **ret);
 int live_task_read(const char *dir, const char *run, char **ret, size_t *ret_size);
 /* Unlinks both, the live file first. Missing files are fine. */
 int live_run_remove(const char *dir, const char *run);
 
-/* Remembers parsed live files as long as inode, size and mtime stay the same. */
+/* Remembers parsed live files as long as they have their names, and size and times stay the same. */
 typedef struct LiveCache LiveCache;
 
 int live_cache_new(const char *dir, LiveCache **ret);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -18,8 +19,8 @@ typedef struct KeySetEntry {
 
 struct KeySet {
         char *dir;
+        int fd; /* the directory as it was read; has no link any more when it was removed */
         struct timespec mtime;
-        ino_t inode;
         bool settled; /* the directory was already old when it was read: its mtime tells any later change */
         KeySetEntry *entries;
         size_t n_entries;
@@ -47,6 +48,7 @@ KeySet *key_set_free(KeySet *s) {
                 return NULL;
 
         key_set_clear(s);
+        safe_close(s->fd);
         free(s->dir);
         return mfree(s);
 }
@@ -93,7 +95,7 @@ static int key_set_read(KeySet *s) {
 
         key_set_clear(s);
         s->settled = false;
-        s->inode = 0;
+        s->fd = safe_close(s->fd);
 
         d = opendir(s->dir);
         if (!d)
@@ -118,6 +120,10 @@ static int key_set_read(KeySet *s) {
                 if (r < 0)
                         break;
         }
+        if (r >= 0) {
+                s->fd = fcntl(dirfd(d), F_DUPFD_CLOEXEC, 3);
+                r = s->fd < 0 ? -errno : r;
+        }
         closedir(d);
         if (r < 0) {
                 key_set_clear(s);
@@ -125,7 +131,6 @@ static int key_set_read(KeySet *s) {
         }
 
         s->mtime = st.st_mtim;
-        s->inode = st.st_ino;
         /* Time stamps of files have the grain of the timer tick; a second change in the same tick is
          * invisible. So as long as the directory is young, read it again. */
         s->settled = now.tv_sec > st.st_mtim.tv_sec + 1;
@@ -140,6 +145,7 @@ int key_set_load(const char *dir, KeySet **ret) {
         if (!s)
                 return -ENOMEM;
 
+        s->fd = -EBADF;
         s->dir = strdup(dir);
         if (!s->dir)
                 return -ENOMEM;
@@ -157,16 +163,8 @@ int key_set_refresh(KeySet *s) {
         struct stat st;
         int r;
 
-        if (stat(s->dir, &st) < 0) {
-                r = -errno;
-                key_set_clear(s);
-                s->settled = false;
-                s->inode = 0;
-                return r;
-        }
-
-        if (s->settled && st.st_ino == s->inode && st.st_mtim.tv_sec == s->mtime.tv_sec &&
-            st.st_mtim.tv_nsec == s->mtime.tv_nsec)
+        if (s->settled && s->fd >= 0 && fstat(s->fd, &st) >= 0 && st.st_nlink > 0 &&
+            st.st_mtim.tv_sec == s->mtime.tv_sec && st.st_mtim.tv_nsec == s->mtime.tv_nsec)
                 return 0;
 
         r = key_set_read(s);

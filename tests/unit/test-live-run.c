@@ -7,6 +7,7 @@
 
 #undef NDEBUG
 
+#include <dirent.h>
 #include <sys/stat.h>
 
 #include "basic/fs-util.h"
@@ -145,6 +146,55 @@ static void test_cache(void) {
         assert(d->attempt == 3); /* references of others live on */
 }
 
+static unsigned open_files(void) {
+        DIR *d = opendir("/proc/self/fd");
+        unsigned n = 0;
+
+        assert(d);
+        while (readdir(d))
+                n++;
+        closedir(d);
+        return n;
+}
+
+static void get(LiveCache *c, const char *run, int expected) {
+        _cleanup_(live_run_unrefp) LiveRun *l = NULL;
+
+        assert(live_cache_get(c, run, &l) == expected);
+}
+
+/* Files of runs that are over, which nobody asks for again, are let go of when others come. */
+static void test_cache_lets_go(void) {
+        enum { N = 32 };
+        _cleanup_(live_cache_freep) LiveCache *c = NULL;
+        _cleanup_(live_run_unrefp) LiveRun *l = example(NULL);
+        unsigned before = open_files();
+
+        assert(live_cache_new(directory, &c) == 0);
+        for (unsigned i = 0; i < 3 * N; i++) {
+                snprintf(l->run, sizeof(l->run), "%032x", i);
+                assert(live_run_write(directory, l, (gid_t) -1) == 0);
+        }
+        for (unsigned i = 0; i < 3 * N; i++) {
+                snprintf(l->run, sizeof(l->run), "%032x", i);
+                get(c, l->run, 0);
+                if (i == N - 1) {
+                        assert(open_files() == before + N);
+                        for (unsigned k = 0; k < N; k++) {
+                                snprintf(l->run, sizeof(l->run), "%032x", k);
+                                assert(live_run_remove(directory, l->run) == 0);
+                        }
+                }
+        }
+        assert(open_files() == before + 2 * N);
+        for (unsigned i = 0; i < 3 * N; i++) {
+                snprintf(l->run, sizeof(l->run), "%032x", i);
+                get(c, l->run, i < N ? -ENOENT : 0);
+        }
+        c = live_cache_free(c);
+        assert(open_files() == before);
+}
+
 int main(void) {
         assert(mkdtemp(directory));
         test_round_trip(NULL);
@@ -152,6 +202,7 @@ int main(void) {
         test_task();
         test_broken();
         test_cache();
+        test_cache_lets_go();
         assert(rm_rf_at(AT_FDCWD, directory) == 0);
         return 0;
 }

@@ -563,6 +563,32 @@ static void test_missing_directory(void) {
         assert(!key_set_find(s, "0123456789abcdef", 16));
 }
 
+/* A directory that is old tells any change by its own times, so it is not read again; but it may be another one. */
+static void test_directory_anew(void) {
+        static const struct timespec past[2] = { { .tv_sec = 1000000000 }, { .tv_sec = 1000000000 } };
+        _cleanup_(key_set_freep) KeySet *s = NULL;
+        _cleanup_free_ char *dir = strprintf("%s/anew", directory),
+                            *path = strprintf("%s/%s.pem", dir, signing_key_kid(key));
+        const char *pem = signing_key_public_pem(key);
+
+        assert(mkdir(dir, 0755) == 0);
+        assert(write_file_atomic(AT_FDCWD, path, pem, strlen(pem), 0644, (uid_t) -1, (gid_t) -1, 0) == 0);
+        assert(utimensat(AT_FDCWD, dir, past, 0) == 0);
+        assert(key_set_load(dir, &s) == 0 && key_set_size(s) == 1);
+        assert(key_set_refresh(s) == 0);
+
+        assert(rm_rf_at(AT_FDCWD, dir) == 0);
+        assert(key_set_refresh(s) == -ENOENT && key_set_size(s) == 0);
+
+        assert(mkdir(dir, 0755) == 0 && utimensat(AT_FDCWD, dir, past, 0) == 0);
+        assert(key_set_refresh(s) == 1 && key_set_size(s) == 0);
+        assert(key_set_refresh(s) == 0);
+        assert(rm_rf_at(AT_FDCWD, dir) == 0 && mkdir(dir, 0755) == 0);
+        assert(write_file_atomic(AT_FDCWD, path, pem, strlen(pem), 0644, (uid_t) -1, (gid_t) -1, 0) == 0);
+        assert(utimensat(AT_FDCWD, dir, past, 0) == 0); /* the times of the one before */
+        assert(key_set_refresh(s) == 1 && key_set_size(s) == 1);
+}
+
 static void test_jti(void) {
         char a[RUN_ID_LEN + 1], b[RUN_ID_LEN + 1];
 
@@ -591,6 +617,7 @@ int main(void) {
         test_keys();
         test_other_key_types();
         test_missing_directory();
+        test_directory_anew();
         test_jti();
 
         keys = key_set_free(keys);
