@@ -4,30 +4,39 @@
 
 #include "basic/json-util.h"
 #include "basic/log.h"
+#include "basic/text.h"
 #include "call-record.h"
+
+static void add_string(Text *t, const char *key, const char *value) {
+        text_add(t, key);
+        t->at += json_quote(t->at, value);
+}
+
+static void add_number(Text *t, const char *key, uint64_t value) {
+        text_add(t, key);
+        text_add_u64(t, value);
+}
 
 static int format(const CallRecord *c, char **ret) {
         /* Nothing but these can hold what has to be quoted; each byte may become six. */
         size_t size = strlen(c->path) * 6 + strlen(c->service) * 6 + strlen(c->method) * 6 + strlen(c->outcome) * 6 +
-                      512,
-               n;
+                      512;
         char *text = malloc(size);
 
         if (!text)
                 return -ENOMEM;
-        n = (size_t) snprintf(text, size, "{\"service\":");
-        n += json_quote(text + n, c->service);
-        n += (size_t) snprintf(text + n, size - n, ",\"method\":");
-        n += json_quote(text + n, c->method);
-        n += (size_t) snprintf(text + n, size - n, ",\"path\":");
-        n += json_quote(text + n, c->path);
-        n += (size_t) snprintf(text + n, size - n,
-                               ",\"status\":%u,\"request_bytes\":%" PRIu64 ",\"response_bytes\":%" PRIu64
-                               ",\"started_usec\":%" PRIu64 ",\"duration_usec\":%" PRIu64 ",\"outcome\":",
-                               c->status, c->request_bytes, c->response_bytes, c->started_usec, c->duration_usec);
-        n += json_quote(text + n, c->outcome);
-        (void) snprintf(text + n, size - n, "}");
-        *ret = text;
+        Text t = text_in(text, size);
+        add_string(&t, "{\"service\":", c->service);
+        add_string(&t, ",\"method\":", c->method);
+        add_string(&t, ",\"path\":", c->path);
+        add_number(&t, ",\"status\":", c->status);
+        add_number(&t, ",\"request_bytes\":", c->request_bytes);
+        add_number(&t, ",\"response_bytes\":", c->response_bytes);
+        add_number(&t, ",\"started_usec\":", c->started_usec);
+        add_number(&t, ",\"duration_usec\":", c->duration_usec);
+        add_string(&t, ",\"outcome\":", c->outcome);
+        text_add(&t, "}");
+        *ret = text_end(&t);
         return 0;
 }
 
@@ -38,7 +47,7 @@ int call_record_open(Bridge *b, const LiveRun *live, const CallRecord *record, C
         if (live->holder) /* no run: nothing of it goes into a receipt, its record is the journal's */
                 return 0;
         int r = format(record, &text);
-        return r < 0 ? r : report_open_call(b, live, record->id, text, ret);
+        return r < 0 ? r : report_open_call(b, live, record->id, TAKE_PTR(text), ret);
 }
 
 void call_record_close(Bridge *b, const LiveRun *live, const CallRecord *record, CallReport *report) {
@@ -50,7 +59,7 @@ void call_record_close(Bridge *b, const LiveRun *live, const CallRecord *record,
         if (r >= 0 && report) {
                 r = format(record, &text);
                 if (r >= 0)
-                        r = report_close_call(report, text);
+                        r = report_close_call(report, TAKE_PTR(text));
                 else
                         report_cancel_call(report);
         }

@@ -2,28 +2,15 @@
 
 /* See exchange.h. */
 
-#include <sys/uio.h>
 #include <syslog.h>
-#include <systemd/sd-journal.h>
 
+#include "audit.h"
 #include "basic/string-util.h"
 #include "exchange.h"
 #include "http/problem.h"
 
 #define MESSAGE_REQUEST "5a7d0b6d4a3c4c1c9e5b1f6f0a9d2e71"
-#define FIELDS_MAX 24
 #define PATH_SHOWN_MAX 1024
-
-static void send_to_journal(char *const *fields) {
-        struct iovec iov[FIELDS_MAX];
-        int n = 0;
-
-        for (; fields[n]; n++)
-                iov[n] = (struct iovec) { .iov_base = fields[n], .iov_len = strlen(fields[n]) };
-        (void) sd_journal_sendv(iov, n);
-}
-
-audit_sink_t audit_sink = send_to_journal;
 
 int exchange_new(HttpRequest *req, Exchange **ret) {
         Exchange *x = calloc(1, sizeof(Exchange));
@@ -79,9 +66,8 @@ static void count(Bridge *b, const HttpRecord *record, const char *route) {
 }
 
 static void write_record(BridgeRun *run, const HttpRecord *record, const Exchange *x) {
-        char *fields[FIELDS_MAX + 1] = {};
-        size_t n = 0;
-        bool complete = true;
+        char buf[AUDIT_SIZE_MAX], message_buf[AUDIT_SIZE_MAX / 4];
+        Text t = text_in(buf, sizeof(buf)), message = text_in(message_buf, sizeof(message_buf));
         const LiveRun *live = x ? x->live : NULL;
         const char *method = record->request ? http_request_head(record->request)->method : NULL;
         const char *code = record->request ? http_request_problem_code(record->request) : NULL;
@@ -89,69 +75,76 @@ static void write_record(BridgeRun *run, const HttpRecord *record, const Exchang
         /* Of a session in an edit there is the proxy's listener alone. */
         bool edit = live ? live->holder != NULL : run != run->bridge->remote && !run->listeners[RUN_LISTENER_HTTP];
         bool refused = record->status == 401 || record->status == 403 || !record->request;
-
-#define ADD(...)                                                                                                       \
-        ({                                                                                                             \
-                if (n < FIELDS_MAX)                                                                                    \
-                        complete = (fields[n++] = strprintf(__VA_ARGS__)) && complete;                                 \
-        })
         const char *id = live ? live->run : run->id;
 
-        ADD("MESSAGE=%s %s: %s %s%s%s: %u %s", edit ? "Edit session" : "Run", id, strempty(method),
-            x ? x->route : "malformed", x && x->service ? " " : "", x && x->service ? x->service : "", record->status,
-            code ?: outcome);
-        ADD("MESSAGE_ID=" MESSAGE_REQUEST);
-        ADD("PRIORITY=%i", refused ? LOG_NOTICE : LOG_INFO);
-        ADD("SYSLOG_IDENTIFIER=agent-bridge-audit");
-        ADD("%s=%s", edit ? "AGENT_EDIT_SESSION" : "AGENT_RUN", id);
-        ADD("AGENT_REQUEST_ID=%s", record->id);
-        ADD("AGENT_STATUS=%u", record->status);
-        ADD("AGENT_OUTCOME=%s", outcome);
-        ADD("AGENT_REQUEST_BYTES=%" PRIu64, record->request_bytes);
-        ADD("AGENT_RESPONSE_BYTES=%" PRIu64, record->response_bytes);
-        ADD("AGENT_DURATION_USEC=%" PRIu64, record->duration_usec);
+        text_add(&message, edit ? "Edit session " : "Run ");
+        text_add(&message, id);
+        text_add(&message, ": ");
+        text_add(&message, strempty(method));
+        text_add(&message, " ");
+        text_add(&message, x ? x->route : "malformed");
+        if (x && x->service) {
+                text_add(&message, " ");
+                text_add(&message, x->service);
+        }
+        text_add(&message, ": ");
+        text_add_u64(&message, record->status);
+        text_add(&message, " ");
+        text_add(&message, code ?: outcome);
+        audit_add(&t, "MESSAGE", text_end(&message));
+        audit_add(&t, "MESSAGE_ID", MESSAGE_REQUEST);
+        audit_add_u64(&t, "PRIORITY", refused ? LOG_NOTICE : LOG_INFO);
+        audit_add(&t, "SYSLOG_IDENTIFIER", "agent-bridge-audit");
+        audit_add(&t, edit ? "AGENT_EDIT_SESSION" : "AGENT_RUN", id);
+        audit_add(&t, "AGENT_REQUEST_ID", record->id);
+        audit_add_u64(&t, "AGENT_STATUS", record->status);
+        audit_add(&t, "AGENT_OUTCOME", outcome);
+        audit_add_u64(&t, "AGENT_REQUEST_BYTES", record->request_bytes);
+        audit_add_u64(&t, "AGENT_RESPONSE_BYTES", record->response_bytes);
+        audit_add_u64(&t, "AGENT_DURATION_USEC", record->duration_usec);
         if (method)
-                ADD("AGENT_METHOD=%s", method);
+                audit_add(&t, "AGENT_METHOD", method);
         if (code)
-                ADD("AGENT_PROBLEM=%s", code);
+                audit_add(&t, "AGENT_PROBLEM", code);
         if (x) {
-                ADD("AGENT_ROUTE=%s", x->route);
+                audit_add(&t, "AGENT_ROUTE", x->route);
                 if (x->reason)
-                        ADD("AGENT_REASON=%s", x->reason);
+                        audit_add(&t, "AGENT_REASON", x->reason);
                 if (x->service)
-                        ADD("AGENT_SERVICE=%s", x->service);
+                        audit_add(&t, "AGENT_SERVICE", x->service);
                 if (x->path)
-                        ADD("AGENT_PATH=%s", x->path);
+                        audit_add(&t, "AGENT_PATH", x->path);
         }
         if (live) {
-                ADD("AGENT_NAME=%s", live->agent);
-                ADD("AGENT_USER=%s", live->user);
+                audit_add(&t, "AGENT_NAME", live->agent);
+                audit_add(&t, "AGENT_USER", live->user);
                 if (live->holder)
-                        ADD("AGENT_HOLDER=%s", live->holder);
+                        audit_add(&t, "AGENT_HOLDER", live->holder);
                 else
-                        ADD("AGENT_ATTEMPT=%" PRIu64, live->attempt);
+                        audit_add_u64(&t, "AGENT_ATTEMPT", live->attempt);
         }
-#undef ADD
-
-        if (complete)
-                audit_sink(fields);
-        for (size_t i = 0; i < n; i++)
-                free(fields[i]);
+        audit_sink(&t);
 }
 
 void exchange_flush_refusals(BridgeRun *run) {
-        _cleanup_free_ char *message = NULL, *id = NULL, *omitted = NULL;
+        char buf[512], message_buf[128];
+        Text t = text_in(buf, sizeof(buf)), message = text_in(message_buf, sizeof(message_buf));
 
         if (run->n_omitted == 0)
                 return;
-        message = strprintf("MESSAGE=Run %s: %" PRIu64 " more requests were not let in.", run->id, run->n_omitted);
-        id = strprintf("AGENT_RUN=%s", run->id);
-        omitted = strprintf("AGENT_OMITTED=%" PRIu64, run->n_omitted);
-        if (!message || !id || !omitted)
-                return;
+        text_add(&message, "Run ");
+        text_add(&message, run->id);
+        text_add(&message, ": ");
+        text_add_u64(&message, run->n_omitted);
+        text_add(&message, " more requests were not let in.");
+        audit_add(&t, "MESSAGE", text_end(&message));
+        audit_add(&t, "MESSAGE_ID", MESSAGE_REQUEST);
+        audit_add_u64(&t, "PRIORITY", LOG_WARNING);
+        audit_add(&t, "SYSLOG_IDENTIFIER", "agent-bridge-audit");
+        audit_add(&t, "AGENT_RUN", run->id);
+        audit_add_u64(&t, "AGENT_OMITTED", run->n_omitted);
         run->n_omitted = 0;
-        audit_sink((char *[]) { message, (char *) "MESSAGE_ID=" MESSAGE_REQUEST, (char *) "PRIORITY=4",
-                                (char *) "SYSLOG_IDENTIFIER=agent-bridge-audit", id, omitted, NULL });
+        audit_sink(&t);
 }
 
 /* Whether this one may have a record of its own. */

@@ -34,7 +34,3 @@ void exchange_observe(HttpListener *l, const HttpRecord *record, void *userdata)
 #define REFUSALS_PER_SECOND 100U
 /* Writes the latter, where there is something to say. */
 void exchange_flush_refusals(BridgeRun *run);
-
-/* Where records go: the journal, but in tests. */
-typedef void (*audit_sink_t)(char *const *fields);
-extern audit_sink_t audit_sink;

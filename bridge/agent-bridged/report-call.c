@@ -7,6 +7,7 @@
 
 #include "basic/log.h"
 #include "basic/string-util.h"
+#include "basic/text.h"
 #include "report-internal.h"
 
 #define BATCH_USEC (50 * USEC_PER_MSEC)
@@ -20,7 +21,8 @@ struct CallReport {
         char run[RUN_ID_LEN + 1];
         uint32_t attempt;
         bool noted;
-        char *id, *text;
+        char *text;
+        char id[];
 };
 
 static void batch_schedule(ReportQueue *q, uint64_t usec);
@@ -65,29 +67,32 @@ CallReport *report_cancel_call(CallReport *c) {
         if (c->noted)
                 queue_unnote(q);
         queue_uncount(q, c->run);
-        free(c->id);
         free(c->text);
         return mfree(c);
 }
 
-static int call_report_new(ReportQueue *q, const char *run, uint64_t attempt, const char *id, const char *text,
+/* Takes TEXT, also on failure. */
+static int call_report_new(ReportQueue *q, const char *run, uint64_t attempt, const char *id, char *text,
                            CallReport **ret) {
+        _cleanup_free_ char *owned = text;
+
         if (!q->bridge->bus)
                 return -ENOTCONN;
         if (q->n >= REPORTS_MAX)
                 return -ENOBUFS;
 
-        CallReport *c = calloc(1, sizeof(CallReport));
+        CallReport *c = malloc(sizeof(CallReport) + strlen(id) + 1);
         if (!c)
                 return -ENOMEM;
-        *c = (CallReport) { .queue = q, .attempt = (uint32_t) attempt, .id = strdup(id), .text = strdup(text) };
+        *c = (CallReport) { .queue = q, .attempt = (uint32_t) attempt };
         strcpy(c->run, run);
-        if (!c->id || !c->text || queue_count(q, run) < 0) {
-                free(c->id);
-                free(c->text);
+        strcpy(c->id, id);
+        int r = queue_count(q, run);
+        if (r < 0) {
                 free(c);
-                return -ENOMEM;
+                return r;
         }
+        c->text = TAKE_PTR(owned);
         q->n++;
         *ret = c;
         return 0;
@@ -95,16 +100,23 @@ static int call_report_new(ReportQueue *q, const char *run, uint64_t attempt, co
 
 static int call_note(CallReport *c) {
         /* ["ReportCall","run",attempt,"id","text"]: each byte of the text may become six. */
-        size_t size = strlen(c->run) + strlen(c->id) + strlen(c->text) * 6 + 64, n;
+        size_t size = strlen(c->run) + strlen(c->id) + strlen(c->text) * 6 + 64;
         _cleanup_free_ char *line = malloc(size);
 
         if (!line)
                 return -ENOMEM;
-        n = (size_t) snprintf(line, size, "[\"ReportCall\",\"%s\",%u,\"%s\",", c->run, c->attempt, c->id);
-        n += json_quote(line + n, c->text);
-        n += (size_t) snprintf(line + n, size - n, "]\n");
+        Text t = text_in(line, size);
+        text_add(&t, "[\"ReportCall\",\"");
+        text_add(&t, c->run);
+        text_add(&t, "\",");
+        text_add_u64(&t, c->attempt);
+        text_add(&t, ",\"");
+        text_add(&t, c->id);
+        text_add(&t, "\",");
+        t.at += json_quote(t.at, c->text);
+        text_add(&t, "]\n");
 
-        int r = queue_note(c->queue, line, n);
+        int r = queue_note(c->queue, line, text_size(&t));
         if (r < 0)
                 return r;
         if (!c->noted) {
@@ -114,7 +126,7 @@ static int call_note(CallReport *c) {
         return 0;
 }
 
-int report_open_call(Bridge *b, const LiveRun *live, const char *call, const char *text, CallReport **ret) {
+int report_open_call(Bridge *b, const LiveRun *live, const char *call, char *text, CallReport **ret) {
         CallReport *c;
 
         int r = call_report_new(b->reports, live->run, live->attempt, call, text, &c);
@@ -130,12 +142,12 @@ int report_open_call(Bridge *b, const LiveRun *live, const char *call, const cha
         return 0;
 }
 
-int report_close_call(CallReport *c, const char *text) {
+int report_close_call(CallReport *c, char *text) {
         ReportQueue *q = c->queue;
 
-        int r = free_and_strdup(&c->text, text);
-        if (r >= 0 && q->log)
-                r = call_note(c);
+        free(c->text);
+        c->text = text;
+        int r = q->log ? call_note(c) : 0;
         if (r < 0) {
                 report_cancel_call(c);
                 return r;
@@ -283,7 +295,8 @@ int call_report_load(ReportQueue *q, const char *run, uint64_t attempt, const ch
 
         if (old)
                 return free_and_strdup(&old->text, text);
-        int r = call_report_new(q, run, attempt, id, text, &c);
+        char *copy = strdup(text);
+        int r = copy ? call_report_new(q, run, attempt, id, copy, &c) : -ENOMEM;
         if (r < 0)
                 return r;
         r = strmap_put(by_id, c->id, c);

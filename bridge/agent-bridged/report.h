@@ -33,10 +33,12 @@ int report_queue_open(Bridge *b, int fd);
 /* Answers M, a call of UnregisterRun, when agentd has taken all reports of RUN, so that its receipt is whole. */
 int report_queue_settle(Bridge *b, const char *run, sd_bus_message *m);
 
-/* A call whose request is about to go out: noted, but not sent. TEXT is what counts if we die before it is closed. */
-int report_open_call(Bridge *b, const LiveRun *live, const char *call, const char *text, CallReport **ret);
-/* What became of it: noted, and sent soon, together with others. The report is the queue's then, also on failure. */
-int report_close_call(CallReport *report, const char *text);
+/* A call whose request is about to go out: noted, but not sent. TEXT, which is taken also on
+ * failure, is what counts if we die before it is closed. */
+int report_open_call(Bridge *b, const LiveRun *live, const char *call, char *text, CallReport **ret);
+/* What became of it: noted, and sent soon, together with others. The report is the queue's then, and so is
+ * TEXT, also on failure. */
+int report_close_call(CallReport *report, char *text);
 /* It did not happen. */
 CallReport *report_cancel_call(CallReport *report);
 

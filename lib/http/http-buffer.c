@@ -19,9 +19,7 @@ static int buffer_resize(HttpBuffer *b, size_t allocated) {
         return 0;
 }
 
-int http_buffer_append(HttpBuffer *b, const void *data, size_t size) {
-        if (size == 0)
-                return 0;
+int http_buffer_reserve(HttpBuffer *b, size_t size, char **ret) {
         if (size > SIZE_MAX / 4 - b->size)
                 return -ENOMEM;
 
@@ -35,8 +33,26 @@ int http_buffer_append(HttpBuffer *b, const void *data, size_t size) {
                         return r;
         }
 
-        memcpy(b->data + b->start + b->size, data, size);
+        *ret = b->data ? b->data + b->start + b->size : NULL;
+        return 0;
+}
+
+void http_buffer_add(HttpBuffer *b, size_t size) {
+        assert(size <= b->allocated - b->start - b->size);
         b->size += size;
+}
+
+int http_buffer_append(HttpBuffer *b, const void *data, size_t size) {
+        char *p;
+
+        if (size == 0)
+                return 0;
+
+        int r = http_buffer_reserve(b, size, &p);
+        if (r < 0)
+                return r;
+        memcpy(p, data, size);
+        http_buffer_add(b, size);
         return 0;
 }
 

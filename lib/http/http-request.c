@@ -7,6 +7,7 @@
 #include <systemd/sd-id128.h>
 
 #include "basic/string-util.h"
+#include "basic/text.h"
 #include "http/http-internal.h"
 #include "http/http-status.h"
 #include "http/problem.h"
@@ -208,16 +209,13 @@ int http_response_start(HttpRequest *req, unsigned status, const HttpField *fiel
                 return -EALREADY;
         if (status < 200 || status > 999)
                 return -EINVAL;
-        for (size_t i = 0; i < n_fields; i++)
+        size_t size = 256; /* of all lines but the fields' */
+        for (size_t i = 0; i < n_fields; i++) {
                 if (!http_field_name_is_valid(fields[i].name) || !http_field_value_is_valid(fields[i].value) ||
                     field_is_ours(fields[i].name))
                         return -EINVAL;
-
-        _cleanup_free_ char *text = NULL;
-        size_t size = 0;
-        FILE *f = open_memstream(&text, &size);
-        if (!f)
-                return -ENOMEM;
+                size += strlen(fields[i].name) + strlen(fields[i].value) + strlen(": \r\n");
+        }
 
         bool no_body = status == 204 || status == 304;
         bool close_after = req->close_after || !h->keep_alive || c->listener->server->draining;
@@ -228,26 +226,36 @@ int http_response_start(HttpRequest *req, unsigned status, const HttpField *fiel
         if (!http_parser_complete(c->parser) && !req->accepted)
                 close_after = true;
 
-        fprintf(f, "HTTP/1.1 %u %s\r\n" HTTP_REQUEST_ID_HEADER ": %s\r\n", status, http_status_reason(status),
-                req->id);
-        for (size_t i = 0; i < n_fields; i++)
-                fprintf(f, "%s: %s\r\n", fields[i].name, fields[i].value);
-        if (length != HTTP_LENGTH_UNKNOWN && status != 204)
-                fprintf(f, "Content-Length: %" PRIu64 "\r\n", length);
-        else if (chunked)
-                fputs("Transfer-Encoding: chunked\r\n", f);
-        fputs(close_after ? "Connection: close\r\n\r\n" : "\r\n", f);
-
-        bool bad = ferror(f);
-        if (fclose(f) != 0 || bad)
-                return -ENOMEM;
-
         if (c->out.size == 0)
                 connection_touch(c);
-        int r = http_buffer_append(&c->out, text, size);
-        explicit_bzero(text, size);
+        char *p;
+        int r = http_buffer_reserve(&c->out, size, &p);
         if (r < 0)
                 return r;
+
+        Text t = text_in(p, size);
+        text_add(&t, "HTTP/1.1 ");
+        text_add_u64(&t, status);
+        text_add(&t, " ");
+        text_add(&t, http_status_reason(status));
+        text_add(&t, "\r\n" HTTP_REQUEST_ID_HEADER ": ");
+        text_add(&t, req->id);
+        text_add(&t, "\r\n");
+        for (size_t i = 0; i < n_fields; i++) {
+                text_add(&t, fields[i].name);
+                text_add(&t, ": ");
+                text_add(&t, fields[i].value);
+                text_add(&t, "\r\n");
+        }
+        if (length != HTTP_LENGTH_UNKNOWN && status != 204) {
+                text_add(&t, "Content-Length: ");
+                text_add_u64(&t, length);
+                text_add(&t, "\r\n");
+        } else if (chunked)
+                text_add(&t, "Transfer-Encoding: chunked\r\n");
+        text_add(&t, close_after ? "Connection: close\r\n\r\n" : "\r\n");
+        assert(!t.cut);
+        http_buffer_add(&c->out, text_size(&t));
 
         req->started = true;
         req->status = status;

@@ -16,6 +16,7 @@
 #include <systemd/sd-id128.h>
 #include <time.h>
 
+#include "audit.h"
 #include "auth.h"
 #include "basic/fs-util.h"
 #include "basic/string-util.h"
@@ -523,14 +524,16 @@ static int register_run(const char *id, int http, int local, int proxy) {
 static char audit_log[65536];
 static unsigned n_audit;
 
-static void audit_to_log(char *const *fields) {
+static void audit_to_log(const Text *record) {
         size_t n = strlen(audit_log);
 
         n_audit++;
-        for (; *fields; fields++)
-                if (!startswith(*fields, "AGENT_DURATION") && !startswith(*fields, "MESSAGE_ID") &&
-                    n + 1500 < sizeof(audit_log))
-                        n += (size_t) snprintf(audit_log + n, sizeof(audit_log) - n, "%s ", *fields);
+        for (const char *p = record->start, *end; p < record->at; p = end + 1) {
+                end = memchr(p, '\n', (size_t) (record->at - p));
+                assert(end && memchr(p, '=', (size_t) (end - p)));
+                if (!startswith(p, "AGENT_DURATION") && !startswith(p, "MESSAGE_ID") && n + 1500 < sizeof(audit_log))
+                        n += (size_t) snprintf(audit_log + n, sizeof(audit_log) - n, "%.*s ", (int) (end - p), p);
+        }
         snprintf(audit_log + n, sizeof(audit_log) - n, "\n");
 }
 

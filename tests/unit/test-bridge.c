@@ -145,10 +145,10 @@ static void test_call_batches(void) {
         agentd_away = 2;
         for (unsigned i = 0; i < 20; i++) {
                 snprintf(id, sizeof(id), "batch-%u", i);
-                assert(report_open_call(bridge, &live, id, "{\"state\":\"open\"}", &c) == 0);
-                assert(report_close_call(c, "{\"state\":\"closed\"}") == 0);
+                assert(report_open_call(bridge, &live, id, strdup("{\"state\":\"open\"}"), &c) == 0);
+                assert(report_close_call(c, strdup("{\"state\":\"closed\"}")) == 0);
         }
-        assert(report_open_call(bridge, &live, "held", "{\"state\":\"held\"}", &held) == 0);
+        assert(report_open_call(bridge, &live, "held", strdup("{\"state\":\"held\"}"), &held) == 0);
         assert(report_queue_size(bridge->reports) == 21);
         while (report_queue_size(bridge->reports) > 1) /* by its own timer */
                 assert(sd_event_run(bridge->event, UINT64_MAX) >= 0);
@@ -158,8 +158,10 @@ static void test_call_batches(void) {
 
         /* One that is not wanted does not keep the others. */
         agentd_refuses = true;
-        assert(report_open_call(bridge, &live, "bad", "{}", &c) == 0 && report_close_call(c, "{}") == 0);
-        assert(report_open_call(bridge, &live, "good", "{}", &c) == 0 && report_close_call(c, "{}") == 0);
+        assert(report_open_call(bridge, &live, "bad", strdup("{}"), &c) == 0);
+        assert(report_close_call(c, strdup("{}")) == 0);
+        assert(report_open_call(bridge, &live, "good", strdup("{}"), &c) == 0);
+        assert(report_close_call(c, strdup("{}")) == 0);
         pump();
         agentd_refuses = false;
         assert(report_queue_size(bridge->reports) == 1);
@@ -171,7 +173,8 @@ static void test_call_batches(void) {
         for (unsigned i = 0; i < 1000; i++) {
                 agentd_log[0] = 0;
                 snprintf(id, sizeof(id), "big-%u", i);
-                assert(report_open_call(bridge, &live, id, big, &c) == 0 && report_close_call(c, "{}") == 0);
+                assert(report_open_call(bridge, &live, id, strdup(big), &c) == 0);
+                assert(report_close_call(c, strdup("{}")) == 0);
                 report_queue_flush(bridge->reports);
                 while (report_queue_size(bridge->reports) > 1)
                         assert(sd_event_run(bridge->event, UINT64_MAX) >= 0);
@@ -187,7 +190,7 @@ static void test_call_batches(void) {
         assert(memmem(text, size, "\"held\"", 6) && text[0] == 0);
 
         agentd_log[0] = 0;
-        assert(report_close_call(held, "{\"state\":\"over\"}") == 0);
+        assert(report_close_call(held, strdup("{\"state\":\"over\"}")) == 0);
         pump();
         assert(strstr(agentd_log, "\"over\"") && report_queue_size(bridge->reports) == 0);
         assert(fstat(reports_fd, &st) == 0 && st.st_size == 0);
