@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* From a root file system to a base image. */
 #include "basic/fs-util.h"
+#include "basic/mount-points.h"
 #include "basic/string-util.h"
 #include "finish.h"
 #include "report.h"
@@ -149,24 +150,19 @@ static int ensure_agent(int root) {
 }
 
 static int ensure_mount_points(int root) {
-        static const struct { const char *path; mode_t mode; } dirs[] = {
-                { "opt/agentd/runner", 0755 }, { "run", 0755 }, { "proc", 0555 }, { "sys", 0555 }, { "dev", 0755 },
-                { "tmp", 01777 }, { "var/tmp", 01777 },
-        };
-        static const char *const files[] = { "etc/machine-id", "etc/hostname", "etc/hosts", "etc/resolv.conf" };
         int r;
 
-        for (size_t i = 0; i < ELEMENTSOF(dirs); i++) {
-                r = tree_mkdir(root, dirs[i].path, dirs[i].mode, 0, 0);
+        for (size_t i = 0; i < ELEMENTSOF(mount_points); i++) {
+                const MountPoint *m = &mount_points[i];
+
+                if (m->agent) /* its owner is there later */
+                        continue;
+                r = S_ISDIR(m->mode) ? tree_mkdir(root, m->path, m->mode & 07777, 0, 0) : tree_touch(root, m->path, 0644);
                 if (r < 0)
-                        return failed(r, dirs[i].path);
+                        return failed(r, m->path);
         }
-        for (size_t i = 0; i < ELEMENTSOF(files); i++) {
-                r = tree_touch(root, files[i], 0644);
-                if (r < 0)
-                        return failed(r, files[i]);
-        }
-        return 0;
+        r = tree_touch(root, "etc/resolv.conf", 0644);
+        return r < 0 ? failed(r, "etc/resolv.conf") : 0;
 }
 
 static int empty_file(int root, const char *path) {

@@ -7,6 +7,7 @@
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
 
+#include "basic/mount-points.h"
 #include "basic/string-util.h"
 #include "finish.h"
 #include "freeze.h"
@@ -155,6 +156,40 @@ static int prune(int upper) {
         return 0;
 }
 
+/* What is mounted over in a run is what it is to be (mount-points.h); a whiteout is made good when a root is composed. */
+static int check_mount_points(int upper) {
+        for (size_t i = 0; i < ELEMENTSOF(mount_points); i++) {
+                const MountPoint *m = &mount_points[i];
+
+                for (const char *end = m->path; end; end = *end ? end : NULL) {
+                        _cleanup_free_ char *path = NULL;
+                        _cleanup_close_ int fd = -EBADF;
+                        mode_t wanted;
+                        struct stat st;
+
+                        end += strspn(end, "/");
+                        end += strcspn(end, "/");
+                        path = strndup(m->path, (size_t) (end - m->path));
+                        if (!path)
+                                return failed(-ENOMEM, m->path);
+                        wanted = *end ? S_IFDIR : m->mode & S_IFMT;
+                        fd = tree_open(upper, path, O_PATH);
+                        if (fd == -ENOENT)
+                                break;
+                        if (fd < 0 || fstat(fd, &st) < 0)
+                                return failed(fd < 0 ? fd : -errno, path);
+                        if (S_ISCHR(st.st_mode) && st.st_rdev == makedev(0, 0))
+                                break;
+                        if ((st.st_mode & S_IFMT) != wanted)
+                                return report_error(0, "NotFreezable", "/%s is no %s any more, and in runs something is "
+                                                    "mounted %s it; make it one again", path,
+                                                    wanted == S_IFDIR ? "directory" : "ordinary file",
+                                                    *end ? "below" : "on");
+                }
+        }
+        return 0;
+}
+
 static int64_t walked(int64_t n) {
         if (n == -ELOOP)
                 return report_error(0, "NotFreezable",
@@ -172,6 +207,8 @@ int64_t freeze_upper(int upper, uint64_t bytes_max) {
         int r;
 
         r = prune(upper);
+        if (r >= 0)
+                r = check_mount_points(upper);
         if (r < 0)
                 return r;
         return walked(tree_walk(upper, visit, &room));

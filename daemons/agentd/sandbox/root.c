@@ -4,6 +4,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 
+#include "basic/mount-points.h"
 #include "basic/string-util.h"
 #include "sandbox/mount-util.h"
 #include "sandbox/root.h"
@@ -12,33 +13,11 @@
 
 #define ROOT_LAYERS_MAX 32U /* as SANDBOX_LAYERS_MAX; the places of staging.h are that many and some */
 
-/*
- * What PID 1 and agentd mount over. Images have these from their import; one that lacks some gets them in the upper,
- * and a freeze prunes them again.
- */
-static const struct {
-        const char *path;
-        mode_t mode; /* with its type */
-        bool agent;  /* belongs to the agent's user */
-} mount_points[] = {
-        { "opt/agentd/runner", S_IFDIR | 0755, false },
-        { "run",               S_IFDIR | 0755, false },
-        { "proc",              S_IFDIR | 0555, false },
-        { "sys",               S_IFDIR | 0555, false },
-        { "dev",               S_IFDIR | 0755, false },
-        { "tmp",               S_IFDIR | 01777, false },
-        { "var/tmp",           S_IFDIR | 01777, false },
-        { "home/agent",        S_IFDIR | 0700, true },
-        { "etc/machine-id",    S_IFREG | 0444, false },
-        { "etc/hostname",      S_IFREG | 0644, false },
-        { "etc/hosts",         S_IFREG | 0644, false },
-};
-
-/* Resolves as a process with that root would: an image's symlinks cannot lead out of it. */
+/* What is on the way must be a directory (mount-points.h): no symbolic link is followed, none leads out of it. */
 static int open_in_root(int root, const char *path, uint64_t flags) {
         struct open_how how = {
-                .flags = flags | O_CLOEXEC,
-                .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS,
+                .flags = flags | O_CLOEXEC | O_NOFOLLOW,
+                .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
         };
         int fd = (int) syscall(SYS_openat2, root, path, &how, sizeof how);
 
@@ -65,12 +44,8 @@ static int make_directory(int root, const char *path, mode_t mode, uid_t uid) {
                 } else if (!slash && (fchownat(parent, s, uid, uid, AT_SYMLINK_NOFOLLOW) < 0 ||
                                       fchmodat(parent, s, mode & 07777, 0) < 0)) /* umask, sticky bit */
                         return -errno;
-                if (slash)
-                        *slash = '/';
                 if (!next)
                         return 0;
-                /* From the root each time, so that a symlink on the way is resolved inside it. */
-                *slash = 0;
                 fd = open_in_root(root, p, O_PATH | O_DIRECTORY);
                 *slash = '/';
                 close(parent);
@@ -97,24 +72,29 @@ static int make_file(int root, const char *path, mode_t mode) {
         return fd < 0 ? -errno : 0;
 }
 
+/* Images have these from their import; one that lacks some gets them in the upper, and a freeze prunes them again. */
 static int make_mount_points(int root, uid_t uid, char message[STEP_MESSAGE_MAX]) {
-        for (size_t i = 0; i < ELEMENTSOF(mount_points); i++) {
-                bool dir = S_ISDIR(mount_points[i].mode);
-                struct stat st;
+        for (const MountPoint *m = mount_points; m < mount_points + ELEMENTSOF(mount_points); m++) {
+                const bool dir = S_ISDIR(m->mode);
+                struct stat st = {};
                 int fd, r;
 
-                fd = open_in_root(root, mount_points[i].path, O_PATH);
-                if (fd >= 0) {
-                        r = fstat(fd, &st) < 0 ? -errno : S_ISDIR(st.st_mode) == dir ? 0 : dir ? -ENOTDIR : -EISDIR;
-                        close(fd);
-                } else if (fd == -ENOENT)
-                        r = dir ? make_directory(root, mount_points[i].path, mount_points[i].mode,
-                                                 mount_points[i].agent ? uid : 0)
-                                : make_file(root, mount_points[i].path, mount_points[i].mode);
-                else
-                        r = fd;
+                fd = open_in_root(root, m->path, O_PATH);
+                r = fd >= 0 && fstat(fd, &st) < 0 ? -errno : MIN(fd, 0);
+                safe_close(fd);
+                if (r == -ENOENT)
+                        r = dir ? make_directory(root, m->path, m->mode, m->agent ? uid : 0) :
+                                  make_file(root, m->path, m->mode);
+                else if (r >= 0 && S_ISLNK(st.st_mode))
+                        r = -ELOOP;
+                else if (r >= 0 && (st.st_mode & S_IFMT) != (m->mode & S_IFMT))
+                        r = dir ? -ENOTDIR : -EINVAL;
                 if (r < 0)
-                        return step_fail(message, r, "Cannot have /%s in the environment", mount_points[i].path);
+                        return step_fail(message, r, "Cannot have /%s in the environment%s", m->path,
+                                         r == -ELOOP   ? ", it is, or is reached through, a symbolic link" :
+                                         r == -ENOTDIR ? ", it is, or is reached through, what is no directory" :
+                                         r == -EINVAL  ? ", it is no ordinary file" :
+                                                         "");
         }
         return 0;
 }
