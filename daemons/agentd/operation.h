@@ -136,7 +136,7 @@ typedef struct OperationRequest {
         const char *document; /* export: its configuration; also the name of a file in staging */
 } OperationRequest;
 
-/* -EUSERS: too many at once, where those of root and of all others are counted apart, so that others cannot be in
+/* operation-start.c. -EUSERS: too many at once, where those of root and of all others are counted apart, so that others cannot be in
  * root's way; -EALREADY: one on the same subject is under way; -ENOSPC: it would write, and the disk has less room
  * than KeepFree= leaves to others; -ENOBUFS: it would make a layer, and its user has as many as MaxLayersPerUser=
  * allows. */
