@@ -24,8 +24,10 @@ static int dispatch(Client *c, int argc, char **argv) {
         if (option_given(o, OPTION_HELP)) {
                 if (v)
                         help_print_verb(stdout, v);
-                else if (argc == 0 || !help_print_family(stdout, argv[0]))
+                else if (argc == 0)
                         help_print(stdout);
+                else if (argc > 1 || !help_print_family(stdout, argv[0]))
+                        return verb_unknown(argc, argv);
                 return STATUS_SUCCESS;
         }
 
@@ -36,8 +38,7 @@ static int dispatch(Client *c, int argc, char **argv) {
         if (!v) {
                 if (argc == 1 && help_print_family(stderr, argv[0]))
                         return STATUS_USAGE;
-                return fail_usage("There is no verb \"%s%s%s\". \"agentctl help\" shows all.", argv[0],
-                                  argc > 1 ? " " : "", argc > 1 ? argv[1] : "");
+                return verb_unknown(argc, argv);
         }
 
         r = verb_check(v, o, argc - words);

@@ -22,13 +22,16 @@ typedef struct Hint {
 /* Only where the way out is a command; the messages of agentd itself say what is wrong. */
 static const Hint hints[] = {
         { "org.agentd1.Error.NoSuchAgent", "\"agentctl agent list\" shows what there is." },
-        { "org.agentd1.Error.AgentExists", "Use \"agentctl agent update\" to change it." },
         { "org.agentd1.Error.AgentBusy", "\"agentctl runs --agent=NAME\" shows its runs." },
         { "org.agentd1.Error.NoSuchImage", "\"agentctl image list\" shows what there is." },
-        { "org.agentd1.Error.ImageExists", "\"agentctl image remove\" it first, or choose another name." },
         { "org.agentd1.Error.NoSuchService", "\"agentctl service list\" shows what there is." },
-        { "org.agentd1.Error.ServiceExists", "Use \"agentctl service update\" to change it." },
         { "org.agentd1.Error.NoSuchRun", "\"agentctl runs\" shows what there is." },
+        { "org.agentd1.Error.NoSuchArtifact", "\"agentctl artifacts RUN\" lists them." },
+        { "org.agentd1.Error.NoSuchGeneration", "\"agentctl env log AGENT\" shows what there is." },
+        { "org.agentd1.Error.NoSuchEdit", "\"agentctl env edits\" shows what there is." },
+        { "org.agentd1.Error.NoSuchRunner", "\"agentctl runner list\" shows what there is." },
+        { "org.agentd1.Error.NoSuchCredential", "\"agentctl credential list\" shows what there is." },
+        { "org.agentd1.Error.NoSuchApproval", "\"agentctl approvals\" shows what there is." },
         { "org.agentd1.Error.RunNotFinished", "\"agentctl status RUN\" tells how far it is." },
         { "org.agentd1.Error.QueueFull", "Try again when some of the runs are over." },
         { "org.freedesktop.DBus.Error.ServiceUnknown", "Is agentd installed on this machine?" },
@@ -36,7 +39,7 @@ static const Hint hints[] = {
         { "org.freedesktop.DBus.Error.NoReply", "See \"systemctl status agentd\"." },
         { "org.freedesktop.DBus.Error.Timeout", "See \"systemctl status agentd\"." },
         { "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired",
-          "Run it without --no-ask-password, or as root." },
+          "Run it on a terminal and without --no-ask-password, or as root." },
 };
 
 static const char *hint_find(const char *name) {

@@ -162,6 +162,25 @@ static int print_json(Client *c, const OperationEnd *end, const char *subject) {
         return r < 0 ? fail_errno(r, "Cannot make JSON") : output_json(c, v);
 }
 
+int operation_tell(Client *c, const OperationEnd *end, const char *kind, const char *subject, const char *verb) {
+        int r;
+
+        if (client_json(c)) {
+                r = print_json(c, end, subject);
+                return r < 0 ? r : end->status;
+        }
+        if (end->status == STATUS_SUCCESS) {
+                const char *detail = strempty(end->detail);
+                _cleanup_free_ char *digest = text_escape(detail, strlen(detail), false);
+
+                if (!client_quiet(c))
+                        notice("%s %s %s.", kind, subject, verb);
+                if (!isempty(digest))
+                        printf("%s\n", digest);
+        }
+        return end->status;
+}
+
 void operation_end_done(OperationEnd *end) {
         end->path = mfree(end->path);
         end->detail = mfree(end->detail);
@@ -276,19 +295,5 @@ int operation_run(Client *c, sd_bus_message *m, const char *kind, const char *su
         r = operation_wait(c, m, subject, &end);
         if (r < 0)
                 return r;
-        if (!end.path)
-                return end.status;
-        if (client_json(c)) {
-                r = print_json(c, &end, subject);
-                return r < 0 ? r : end.status;
-        }
-        if (end.status == STATUS_SUCCESS) {
-                _cleanup_free_ char *digest = text_escape(strempty(end.detail), strlen(strempty(end.detail)), false);
-
-                if (!client_quiet(c))
-                        notice("%s %s %s.", kind, subject, verb);
-                if (!isempty(digest))
-                        printf("%s\n", digest);
-        }
-        return end.status;
+        return end.path ? operation_tell(c, &end, kind, subject, verb) : end.status;
 }

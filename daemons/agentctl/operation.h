@@ -14,6 +14,8 @@ typedef struct OperationEnd {
 } OperationEnd;
 
 void operation_end_done(OperationEnd *end);
+/* Tells an end that was waited for, as operation_run() does. Returns an exit status. */
+int operation_tell(Client *c, const OperationEnd *end, const char *kind, const char *subject, const char *verb);
 /* As operation_run(), but a success is not told. A negative value: told, and END is empty. */
 int operation_wait(Client *c, sd_bus_message *m, const char *subject, OperationEnd *end);
 /* Waits for the end of one that is under way already. */

@@ -31,10 +31,10 @@ static const Option table[_OPTION_MAX] = {
         [OPTION_WAIT] = { "wait", 'w', no_argument, NULL, "Wait for the end; the exit status tells the result" },
         [OPTION_NO_WAIT] = { "no-wait", 0, no_argument, NULL, "Print the operation's path and do not wait" },
         [OPTION_TIMEOUT] = { "timeout", 't', required_argument, "TIME",
-                             "End the run after TIME, such as 90s or 10min" },
+                             "End the run after TIME, such as 90s or 10min, if not before" },
         [OPTION_SESSION] = { "session", 's', required_argument, "NAME", "Run in the session NAME" },
-        [OPTION_KEEP] = { "keep", 0, optional_argument, "N",
-                          "Keep a run's changes for \"env freeze\"; when pruning: the N newest generations or runs" },
+        [OPTION_KEEP] = { "keep", 0, optional_argument, NULL, "Keep the run's changes for \"env freeze\"" },
+        [OPTION_KEEP_NEWEST] = { "keep", 0, required_argument, "N", "The N newest stay" },
         [OPTION_VERIFY] = { "verify", 0, no_argument, NULL,
                             "Check the bytes of the environment before the run begins" },
         [OPTION_IDEMPOTENCY_KEY] = { "idempotency-key", 0, required_argument, "KEY",
@@ -185,12 +185,9 @@ static int option_apply(Options *o, OptionId id, const char *arg) {
         case OPTION_MIRROR:
                 o->mirror = arg;
                 return 0;
-        case OPTION_KEEP:
-                if (!arg)
-                        return 0;
+        case OPTION_KEEP_NEWEST:
                 r = parse_number("--keep", arg, 0, 1000000, &n);
                 o->keep_newest = (uint32_t) n;
-                o->keep_number = true;
                 return r;
         case OPTION_EXPECTED_HEAD:
                 o->expected_head = arg;
@@ -237,7 +234,8 @@ int options_parse(Options *o, int argc, char **argv, int *ret_first) {
         int c, r;
 
         for (OptionId id = 0; id < _OPTION_MAX; id++) {
-                if (table[id].name)
+                /* OPTION_KEEP_NEWEST is told from OPTION_KEEP below, getopt knows one "--keep". */
+                if (table[id].name && id != OPTION_KEEP_NEWEST)
                         getopt_table[n++] = (struct option) {
                                 .name = table[id].name,
                                 .has_arg = table[id].has_arg,
@@ -263,9 +261,16 @@ int options_parse(Options *o, int argc, char **argv, int *ret_first) {
                         for (id = 0; id < _OPTION_MAX && table[id].letter != c;)
                                 id++;
                 assert(id < _OPTION_MAX);
-                /* getopt's optional arguments are only those behind a "=". */
-                if (id == OPTION_KEEP && !optarg && optind < argc && is_prune(argc, argv))
-                        optarg = argv[optind++];
+                if (id == OPTION_KEEP) {
+                        /* getopt's optional arguments are only those behind a "=". */
+                        if (!optarg && is_prune(argc, argv)) {
+                                if (optind >= argc)
+                                        return fail_usage("How many of the newest are to stay? --keep=N.");
+                                optarg = argv[optind++];
+                        }
+                        if (optarg)
+                                id = OPTION_KEEP_NEWEST;
+                }
                 r = option_apply(o, id, optarg);
                 if (r < 0)
                         return r;
@@ -284,7 +289,7 @@ const char *option_name(OptionId id) {
         static char name[32];
 
         if (table[id].name)
-                snprintf(name, sizeof(name), "--%s", table[id].name);
+                snprintf(name, sizeof(name), "--%s%s", table[id].name, id == OPTION_KEEP_NEWEST ? "=N" : "");
         else
                 snprintf(name, sizeof(name), "-%c", table[id].letter);
         return name;
@@ -296,11 +301,12 @@ bool option_is_common(OptionId id) {
 
 void option_print_help(FILE *f, OptionId id) {
         const Option *option = table + id;
+        bool optional = option->has_arg == optional_argument;
         char left[64];
 
         snprintf(left, sizeof(left), "  %c%c%s%s%s%s%s", option->letter ? '-' : ' ', option->letter ?: ' ',
                  option->name ? "  --" : "", strempty(option->name),
-                 option->has_arg == optional_argument ? "[=" : option->has_arg == required_argument ? "=" : "",
-                 strempty(option->arg), option->has_arg == optional_argument ? "]" : "");
+                 !option->arg ? "" : optional ? "[=" : "=", strempty(option->arg),
+                 option->arg && optional ? "]" : "");
         fprintf(f, "%-33s %s\n", left, option->help);
 }

@@ -25,6 +25,7 @@ typedef enum OptionId {
         OPTION_TIMEOUT,
         OPTION_SESSION,
         OPTION_KEEP,
+        OPTION_KEEP_NEWEST, /* the same word, with a number */
         OPTION_VERIFY,
         OPTION_IDEMPOTENCY_KEY,
         OPTION_PRIORITY,
@@ -70,7 +71,6 @@ typedef struct Options {
         uint64_t lines; /* USEC_INFINITY-like UINT64_MAX: all */
         const char *output;
         const char *from_run, *note, *mirror, *user, *expected_head;
-        bool keep_number;     /* --keep has one */
         uint32_t keep_newest; /* generations, or runs */
         uint64_t older_than_usec;
         int fd;

@@ -22,6 +22,21 @@ static int tell(Client *c, const char *service, const char *result) {
         return r < 0 ? fail_errno(r, "Cannot make JSON") : output_json(c, v);
 }
 
+/* A credential may come before its service, but a name that was mistyped looks the same. */
+static void look_for_service(Client *c, const char *name) {
+        _cleanup_(sd_bus_error_free) sd_bus_error error = SD_BUS_ERROR_NULL;
+        const char *user = c->options->user;
+        _cleanup_free_ char *ref = user ? strprintf("%s/%s", user, name) : strdup(name);
+        int r;
+
+        /* Nobody is asked for a password only to be told this */
+        if (!ref || client_quiet(c) || client_json(c) || (user && geteuid() != 0))
+                return;
+        r = client_call_full(c, &manager_target, "GetService", NULL, &error, "s", ref);
+        if (r < 0 && sd_bus_error_has_name(&error, "org.agentd1.Error.NoSuchService"))
+                notice("There is no service %s yet: agentctl service add FILE.", ref);
+}
+
 int verb_credential_set(Client *c, int argc _unused_, char **argv) {
         _cleanup_free_ char *prompt = strprintf("Secret for %s (not shown): ", argv[0]);
         _cleanup_close_ int fd = -EBADF;
@@ -39,7 +54,9 @@ int verb_credential_set(Client *c, int argc _unused_, char **argv) {
         r = client_call(c, &credentials_target, "SetCredential", NULL, "ssh", strempty(c->options->user), argv[0], fd);
         if (r < 0)
                 return r;
-        return tell(c, argv[0], "set");
+        r = tell(c, argv[0], "set");
+        look_for_service(c, argv[0]);
+        return r;
 }
 
 int verb_credential_list(Client *c, int argc _unused_, char **argv _unused_) {

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "basic/name-util.h"
 #include "basic/string-util.h"
 #include "exit-status.h"
 #include "format.h"
@@ -91,18 +92,58 @@ int verb_env_show(Client *c, int argc, char **argv) {
         return r < 0 ? client_bad_reply(r) : output_json_text(c, text);
 }
 
-int verb_env_rollback(Client *c, int argc _unused_, char **argv) {
-        _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL, *reply = NULL;
-        const char *expected = c->options->expected_head, *digest;
+static const char *member(sd_json_variant *v, const char *key) {
+        sd_json_variant *m = sd_json_variant_by_key(v, key);
+
+        return m && sd_json_variant_is_string(m) ? sd_json_variant_string(m) : NULL;
+}
+
+static uint64_t number(sd_json_variant *v, const char *key) {
+        sd_json_variant *m = sd_json_variant_by_key(v, key);
+
+        return m && sd_json_variant_is_unsigned(m) ? sd_json_variant_unsigned(m) : 0;
+}
+
+/* agentd compares whole digests; people have the beginning of one, as "env log" shows it. */
+static int find_digest(Client *c, const char *agent, const char *generation, char **ret) {
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *reply = NULL;
+        _cleanup_(sd_json_variant_unrefp) sd_json_variant *v = NULL;
+        const char *text, *digest = NULL;
         int r;
 
+        r = client_call(c, &manager_target, "ShowGeneration", &reply, "ss", agent, generation);
+        if (r < 0)
+                return r;
+        r = sd_bus_message_read_basic(reply, 's', &text);
+        if (r >= 0)
+                r = sd_json_parse(text, 0, &v, NULL, NULL);
+        if (r >= 0)
+                digest = member(v, "digest");
+        if (!digest)
+                return client_bad_reply(r < 0 ? r : -EBADMSG);
+        *ret = strdup(digest);
+        return *ret ? 0 : fail_oom();
+}
+
+int verb_env_rollback(Client *c, int argc _unused_, char **argv) {
+        _cleanup_(sd_bus_message_unrefp) sd_bus_message *m = NULL, *reply = NULL;
+        const char *head = c->options->expected_head, *digest;
+        _cleanup_free_ char *found = NULL;
+        int r;
+
+        if (head && !digest_is_valid(head)) {
+                r = find_digest(c, argv[0], head, &found);
+                if (r < 0)
+                        return r;
+                head = found;
+        }
         r = client_new_call(c, &manager_target, "RollbackEnvironment", &m);
         if (r < 0)
                 return r;
         r = sd_bus_message_append(m, "ss", argv[0], argv[1]);
         if (r >= 0)
-                r = expected ? sd_bus_message_append(m, "a{sv}", 1, "expected-head", "s", expected) :
-                               sd_bus_message_append(m, "a{sv}", 0);
+                r = head ? sd_bus_message_append(m, "a{sv}", 1, "expected-head", "s", head) :
+                           sd_bus_message_append(m, "a{sv}", 0);
         if (r < 0)
                 return fail_errno(r, "Cannot make a message");
         r = client_send(c, m, &reply);
@@ -122,18 +163,6 @@ int verb_env_rollback(Client *c, int argc _unused_, char **argv) {
                 notice("The next run of %s boots from that generation.", argv[0]);
         printf("%s\n", digest);
         return STATUS_SUCCESS;
-}
-
-static const char *member(sd_json_variant *v, const char *key) {
-        sd_json_variant *m = sd_json_variant_by_key(v, key);
-
-        return m && sd_json_variant_is_string(m) ? sd_json_variant_string(m) : NULL;
-}
-
-static uint64_t number(sd_json_variant *v, const char *key) {
-        sd_json_variant *m = sd_json_variant_by_key(v, key);
-
-        return m && sd_json_variant_is_unsigned(m) ? sd_json_variant_unsigned(m) : 0;
 }
 
 static void print_path(sd_json_variant *v) {
@@ -181,7 +210,9 @@ static int print_diff(Client *c, sd_json_variant *v) {
                 return STATUS_SUCCESS;
         bytes = sd_json_variant_by_key(totals, "bytes");
         n = bytes && sd_json_variant_is_integer(bytes) ? sd_json_variant_integer(bytes) : 0;
-        printf("\n%" PRIu64 " added, %" PRIu64 " removed, %" PRIu64 " changed; %s%s.\n", number(totals, "added"),
+        if (number(totals, "added") + number(totals, "removed") + number(totals, "changed") > 0)
+                putchar('\n');
+        printf("%" PRIu64 " added, %" PRIu64 " removed, %" PRIu64 " changed; %s%s.\n", number(totals, "added"),
                number(totals, "removed"), number(totals, "changed"),
                format_size((uint64_t) (n < 0 ? -n : n), size), n < 0 ? " less" : " more");
         return STATUS_SUCCESS;
@@ -215,8 +246,8 @@ int verb_env_prune(Client *c, int argc, char **argv) {
         uint64_t bytes;
         int r;
 
-        if (option_given(c->options, OPTION_KEEP) && keep == 0)
-                return fail_usage("How many generations are to be kept? --keep=N.");
+        if (option_given(c->options, OPTION_KEEP_NEWEST) && keep == 0)
+                return fail_usage("At least one generation stays: --keep=1 or more.");
         r = client_new_call(c, &manager_target, "PruneEnvironments", &m);
         if (r < 0)
                 return r;
@@ -380,7 +411,7 @@ int verb_env_export(Client *c, int argc, char **argv) {
                 fd = open(part, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
         }
         if (fd < 0)
-                return fail_errno(-errno, "Cannot open \"%s\"", part ?: file);
+                return fail_errno(-errno, "Cannot write \"%s\"", file);
         r = client_new_call(c, &manager_target, "ExportEnvironment", &m);
         if (r >= 0) {
                 r = sd_bus_message_append(m, "ssha{sv}", argv[0], argc > 2 ? argv[2] : "head", fd, 0);
@@ -395,9 +426,7 @@ int verb_env_export(Client *c, int argc, char **argv) {
                 (void) unlink(part);
         if (r < 0 || !end.path || end.status != STATUS_SUCCESS)
                 return r < 0 ? r : end.status;
-        if (!out && !client_quiet(c) && !client_json(c))
-                printf("%s\n", strempty(end.detail));
-        return STATUS_SUCCESS;
+        return out ? STATUS_SUCCESS : operation_tell(c, &end, "The environment of", argv[0], "is exported");
 }
 
 int verb_env_import(Client *c, int argc _unused_, char **argv) {
@@ -420,5 +449,5 @@ int verb_env_import(Client *c, int argc _unused_, char **argv) {
         r = sd_bus_message_append(m, "sha{sv}", argv[0], fd, 0);
         if (r < 0)
                 return fail_errno(r, "Cannot make a message");
-        return operation_run(c, m, "The environment of", argv[0], "imported");
+        return operation_run(c, m, "The environment of", argv[0], "is imported");
 }

@@ -270,8 +270,6 @@ int verb_run(Client *c, int argc _unused_, char **argv) {
         _cleanup_free_ char *path = NULL, *id = NULL;
         int r;
 
-        if (c->options->keep_number)
-                return fail_usage("--keep takes no number here.");
         if (option_given(c->options, OPTION_WAIT))
                 return run_and_wait(c, argv[0]);
 

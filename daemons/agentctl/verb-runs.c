@@ -116,9 +116,7 @@ int verb_prune_runs(Client *c, int argc, char **argv) {
         uint32_t runs;
         int r;
 
-        if (option_given(o, OPTION_KEEP) && !o->keep_number)
-                return fail_usage("How many runs are to be kept? --keep=N.");
-        if (!o->keep_number && o->older_than_usec == 0)
+        if (!option_given(o, OPTION_KEEP_NEWEST) && o->older_than_usec == 0)
                 return fail_usage("Which runs are to go? Give --keep=N, --older-than=TIME or both.");
         r = client_new_call(c, &manager_target, "PruneRuns", &m);
         if (r < 0)
@@ -127,7 +125,7 @@ int verb_prune_runs(Client *c, int argc, char **argv) {
         r = sd_bus_message_append(m, "s", argc > 0 ? argv[0] : "");
         if (r >= 0)
                 r = sd_bus_message_open_container(m, 'a', "{sv}");
-        if (r >= 0 && o->keep_number)
+        if (r >= 0 && option_given(o, OPTION_KEEP_NEWEST))
                 r = sd_bus_message_append(m, "{sv}", "keep", "u", o->keep_newest);
         if (r >= 0 && o->older_than_usec > 0)
                 r = sd_bus_message_append(m, "{sv}", "older-than-usec", "t", o->older_than_usec);

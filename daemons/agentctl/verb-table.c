@@ -34,13 +34,13 @@ const Verb verbs[] = {
         { "receipt", "RUN", GROUP_RUNS, 1, 1, 0, verb_receipt, "Print a finished run's receipt (JSON)", NULL },
         { "cancel", "RUN", GROUP_RUNS, 1, 1, 0, verb_cancel, "End a run", NULL },
         { "prune-runs", "[AGENT]", GROUP_RUNS, 0, 1,
-          OPTION_BIT(OPTION_KEEP) | OPTION_BIT(OPTION_OLDER_THAN) | OPTION_BIT(OPTION_DRY_RUN), verb_prune_runs,
+          OPTION_BIT(OPTION_KEEP_NEWEST) | OPTION_BIT(OPTION_OLDER_THAN) | OPTION_BIT(OPTION_DRY_RUN), verb_prune_runs,
           "Remove finished runs and what they left",
           "Of AGENT, or of all the caller's agents (for root: everybody's). --keep=N leaves the N newest, --older-than takes\n"
           "only those that ended so long ago; one of them must be given. What is still needed stays: runs with a live\n"
           "caller, with changes that wait for a freeze, or with an idempotency key of late." },
         { "artifacts", "RUN", GROUP_RUNS, 1, 1, 0, verb_artifacts, "List the files that a run left", NULL },
-        { "artifact", "RUN NAME", GROUP_RUNS, 2, 2, OPTION_BIT(OPTION_OUTPUT), verb_artifact, "Fetch one of them",
+        { "artifact", "RUN NAME", GROUP_RUNS, 2, 2, OPTION_BIT(OPTION_OUTPUT), verb_artifact, "Fetch a file that a run left",
           "Writes to stdout unless --output is given. A terminal gets it only with --output=-." },
 
         { "agent list", NULL, GROUP_AGENTS, 0, 0, 0, verb_agent_list, "List agents", NULL },
@@ -76,11 +76,11 @@ const Verb verbs[] = {
           "Write an environment into one file",
           "An OCI image layout in a tar, with the layers as they are and the agent's definition; - is stdout." },
         { "env import", "AGENT FILE", GROUP_AGENTS, 2, 2, OPTION_BIT(OPTION_NO_WAIT), verb_env_import,
-          "Take an environment from such a file",
+          "Take an environment from an exported file",
           "It becomes the head of AGENT, which is made after the definition in FILE where there is none; - is stdin.\n"
           OPERATION_DETAILS },
         { "env du", NULL, GROUP_AGENTS, 0, 0, 0, verb_env_du, "Show what environments take on disk", NULL },
-        { "env prune", "[AGENT]", GROUP_AGENTS, 0, 1, OPTION_BIT(OPTION_KEEP), verb_env_prune,
+        { "env prune", "[AGENT]", GROUP_AGENTS, 0, 1, OPTION_BIT(OPTION_KEEP_NEWEST), verb_env_prune,
           "Remove what nobody needs from the store",
           "With --keep=N, forgets all generations but the N newest and the head first: of AGENT, or of all agents." },
         { "env fsck", NULL, GROUP_AGENTS, 0, 0, 0, verb_env_fsck, "Check the bytes of all that is stored",
@@ -100,19 +100,21 @@ const Verb verbs[] = {
           "FILE is one JSON document, see agent-service(5); - is stdin." },
         { "service update", "FILE", GROUP_SERVICES, 1, 1, 0, verb_service_update, "Replace a service's definition",
           NULL },
-        { "service remove", "NAME", GROUP_SERVICES, 1, 1, 0, verb_service_remove, "Remove a service", NULL },
+        { "service remove", "NAME", GROUP_SERVICES, 1, 1, 0, verb_service_remove, "Remove a service",
+          "Its secret stays: see \"credential remove\"." },
         { "credential set", "SERVICE", GROUP_SERVICES, 1, 1, OPTION_BIT(OPTION_USER) | OPTION_BIT(OPTION_FD),
           verb_credential_set, "Set a service's secret",
           "The secret is read from stdin (on a terminal: asked for, without echo) or from --fd, never from the\n"
-          "command line. It goes straight to agent-credentiald. One newline at the end is taken off." },
+          "command line. It goes straight to agent-credentiald. One newline at the end is taken off. It may come before\n"
+          "the service itself." },
         { "credential list", NULL, GROUP_SERVICES, 0, 0, OPTION_BIT(OPTION_USER), verb_credential_list,
-          "List which services have one", NULL },
+          "List the services that have a secret", NULL },
         { "credential remove", "SERVICE", GROUP_SERVICES, 1, 1, OPTION_BIT(OPTION_USER), verb_credential_remove,
           "Forget a service's secret", NULL },
 
         { "approvals", NULL, GROUP_SERVICES, 0, 0, 0, verb_approvals, "List requests that wait for a person's word", NULL },
-        { "approve", "REQUEST", GROUP_SERVICES, 1, 1, 0, verb_approve, "Let one of them go on", NULL },
-        { "deny", "REQUEST", GROUP_SERVICES, 1, 1, 0, verb_deny, "Refuse one of them", NULL },
+        { "approve", "REQUEST", GROUP_SERVICES, 1, 1, 0, verb_approve, "Let a request that waits go on", NULL },
+        { "deny", "REQUEST", GROUP_SERVICES, 1, 1, 0, verb_deny, "Refuse a request that waits", NULL },
         { "key rotate", NULL, GROUP_SERVICES, 0, 0, 0, verb_key_rotate, "Make another key for run tokens",
           "Prints its id. Tokens of live runs stay good. For root." },
 

@@ -40,6 +40,11 @@ const Verb *verb_find(const Verb *table, int argc, char **argv, int *ret_words) 
         return NULL;
 }
 
+int verb_unknown(int argc, char **argv) {
+        return fail_usage("There is no verb \"%s%s%s\". \"agentctl help\" shows all.", argv[0], argc > 1 ? " " : "",
+                          argc > 1 ? argv[1] : "");
+}
+
 int verb_check(const Verb *v, const Options *o, int argc) {
         for (OptionId id = 0; id < _OPTION_MAX; id++)
                 if (option_given(o, id) && !option_is_common(id) && !(v->options & OPTION_BIT(id)))
@@ -86,7 +91,8 @@ void help_print(FILE *f) {
 void help_print_verb(FILE *f, const Verb *v) {
         bool title = false;
 
-        fprintf(f, "agentctl [OPTIONS…] %s %s\n\n%s.\n", v->name, strempty(v->args), v->summary);
+        fprintf(f, "agentctl [OPTIONS…] %s%s%s\n\n%s.\n", v->name, isempty(v->args) ? "" : " ", strempty(v->args),
+                v->summary);
         if (v->details)
                 fprintf(f, "\n%s\n", v->details);
         for (OptionId id = 0; id < _OPTION_MAX; id++)
@@ -127,6 +133,5 @@ int verb_help(Client *c _unused_, int argc, char **argv) {
         }
         if (argc == 1 && help_print_family(stdout, argv[0]))
                 return 0;
-        return fail_usage("There is no verb \"%s%s%s\". \"agentctl help\" shows all.", argv[0], argc > 1 ? " " : "",
-                          argc > 1 ? argv[1] : "");
+        return verb_unknown(argc, argv);
 }

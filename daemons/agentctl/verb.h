@@ -34,6 +34,8 @@ extern const Verb verbs[];
 
 /* The verb that ARGV starts with; *ret_words is how many words its name has. NULL where there is none. */
 const Verb *verb_find(const Verb *table, int argc, char **argv, int *ret_words);
+/* Says that ARGV starts with none. USAGE_ERROR. */
+int verb_unknown(int argc, char **argv);
 /* Whether the arguments and options suit the verb. Told on stderr, USAGE_ERROR. */
 int verb_check(const Verb *v, const Options *o, int argc);
 

@@ -270,7 +270,8 @@ class Manager(dbus.service.Object):
         except (ValueError, KeyError):
             raise agent_error("InvalidDefinition", "line 1: name: missing") from None
         if exists != (name in self.agents):
-            raise agent_error("NoSuchAgent" if exists else "AgentExists", f'"{name}"')
+            raise agent_error("NoSuchAgent" if exists else "AgentExists", f'root has {"no" if exists else "an"} agent "{name}". '
+                              f'It is {"made" if exists else "changed"} by: agentctl agent {"create" if exists else "update"} FILE.')
         self.agents[name] = definition
         path = "/org/agentd1/agent/root/" + name
         if path not in self.agent_objects:
@@ -376,6 +377,9 @@ class Manager(dbus.service.Object):
 
     @dbus.service.method(MANAGER, in_signature="sssa{sv}", out_signature="o")
     def DiffGenerations(self, agent, old, new, options):
+        if agent == "same":
+            return self.operation("diff", agent, "", {"paths": [], "packages": [], "truncated": False,
+                                                      "totals": {"added": 0, "removed": 0, "changed": 0, "bytes": 0}})
         return self.operation("diff", agent, "", {
             "paths": [{"path": "/etc/new", "change": "added", "type": "file", "to_size": 2048},
                       {"path": "/etc/old", "change": "removed", "type": "symlink", "from_size": 3},
@@ -384,6 +388,17 @@ class Manager(dbus.service.Object):
             "packages": [{"manager": "dpkg", "name": "jq", "from": "1.6", "to": "1.7"},
                          {"manager": "pip", "name": "six", "to": "1.16"}],
             "totals": {"added": 1, "removed": 1, "changed": 1, "bytes": -5}, "truncated": False})
+
+    @dbus.service.method(MANAGER, in_signature="ssha{sv}", out_signature="o")
+    def ExportEnvironment(self, agent, generation, fd, options):
+        with os.fdopen(fd.take(), "w") as f:
+            f.write(f"generation {generation}")
+        return self.operation("export", agent, DIGEST)
+
+    @dbus.service.method(MANAGER, in_signature="sha{sv}", out_signature="o")
+    def ImportEnvironment(self, agent, fd, options):
+        os.close(fd.take())
+        return self.operation("import-environment", agent, DIGEST)
 
     @dbus.service.method(MANAGER, in_signature="sa{sv}", out_signature="uut")
     def PruneEnvironments(self, agent, options):

@@ -348,7 +348,7 @@ def test_agents(ctl, tmp_path):
     assert ctl("agent", "create", str(file), status=3).err == f"agentctl: {file}: line 1: name: missing\n"
     file.write_text('{"name": "analyst", "image": "base"}')
     assert ctl("agent", "create", str(file)).err == "Agent analyst created.\n"
-    assert "agent update" in ctl("agent", "create", "-", stdin=file.read_bytes(), status=3).err
+    assert ctl("agent", "create", "-", stdin=file.read_bytes(), status=3).err.count("agent update") == 1
     assert ctl.json("agent", "update", str(file)) == {"name": "analyst", "result": "updated"}
     assert ctl.json("agent", "list") == [{"name": "analyst", "user": "root", "generation": "sha256:" + "0123456789abcdef" * 4,
                                           "path": "/org/agentd1/agent/root/analyst"}]
@@ -374,10 +374,12 @@ def test_environment(ctl):
 def test_generations(ctl):
     assert ctl.json("env", "show", "analyst", "3")["asked"] == "3" and ctl.json("env", "show", "analyst")["asked"] == "head"
     assert ctl("env", "rollback", "analyst", "1").out.strip().startswith("sha256:")
+    assert ctl("env", "rollback", "analyst", "1", "--expected-head=head").out.strip().startswith("sha256:")
     assert "HeadMoved" not in ctl("env", "rollback", "analyst", "1", "--expected-head=sha256:" + "f" * 64, status=3).err
     out = ctl("env", "diff", "analyst", "1").out
     for line in ("~ dpkg: jq 1.6 -> 1.7", "+ pip: six 1.16", "+ /etc/new 2.0K", "- /etc/old [symlink]", "~ /bin/x (content, time)"):
         assert line in out.splitlines()
+    assert ctl("env", "diff", "same", "1").out == "0 added, 0 removed, 0 changed; 0B more.\n"
     assert "5B less" in out and ctl.json("env", "diff", "analyst", "1", "2")["totals"]["bytes"] == -5
     assert ctl("env", "diff", "bad", "1", status=1).out == ""
 
@@ -388,12 +390,29 @@ def test_store(ctl):
         assert ctl.json("env", "prune", *words)["generations"] == 4
     for words in (["--keep", "0"], ["--keep"], ["--keep=x"]):
         ctl("env", "prune", *words, status=2)
-    ctl("run", "analyst", "--keep=3", status=2)
+    assert "does not take --keep=N." in ctl("run", "analyst", "--keep=3", status=2).err
     done = ctl("env", "fsck", status=1)
     assert "  root/a, generation 3 (head), sha256:" in done.out and "  image root/base" in done.out
     assert "It is damaged." in done.err and "needed by nobody" in done.out
     assert ctl.json("env", "fsck", status=1)["layers"] == 4
     assert "root/a" in ctl("env", "du").out and "nobody needs 1B" in ctl("env", "du").out
+
+
+def test_export_and_import(ctl, tmp_path):
+    file = tmp_path / "there.tar"
+    done = ctl("env", "export", "analyst", str(file), "2")
+    assert done.out.startswith("sha256:") and done.err == "The environment of analyst is exported.\n"
+    assert file.read_text() == "generation 2" and [p.name for p in tmp_path.iterdir()] == ["there.tar"]
+    assert ctl("env", "export", "analyst", str(file), "-q").err == ""
+    assert ctl.json("env", "export", "analyst", str(file)) | {"operation": "", "detail": ""} == {
+        "operation": "", "subject": "analyst", "result": "done", "detail": ""}
+    assert ctl("env", "export", "analyst", "-").out == "generation head"
+    assert ctl("env", "export", "bad", str(tmp_path / "bad"), status=1).out == ""
+    assert [p.name for p in tmp_path.iterdir()] == ["there.tar"]
+    nowhere = tmp_path / "not/there.tar"
+    assert f'Cannot write "{nowhere}": No such file' in ctl("env", "export", "analyst", str(nowhere), status=3).err
+    done = ctl("env", "import", "copy", str(file))
+    assert done.out.startswith("sha256:") and done.err == "The environment of copy is imported.\n"
 
 
 def test_prune_runs(ctl):
@@ -476,6 +495,14 @@ def test_credentials(ctl):
 
     assert [r["service"] for r in ctl.json("credential", "list")] == ["api", "other"]
     assert [r["service"] for r in ctl.json("credential", "list", "--user=alice")] == ["api"]
+    assert ctl("credential", "set", "mistyped", stdin=b"x").err.endswith(
+        "There is no service mistyped yet: agentctl service add FILE.\n")
+    assert ctl("credential", "set", "mistyped", "-q", stdin=b"x").err == ""
+    ctl("service", "add", "-", stdin=b'{"name":"typed-well"}')
+    assert ctl("credential", "set", "typed-well", stdin=b"x").err == "The credential of typed-well is set.\n"
+    for name in ("mistyped", "typed-well"):
+        ctl("credential", "remove", name)
+    ctl("service", "remove", "typed-well")
     ctl("credential", "remove", "other")
     assert "has no credential" in ctl("credential", "remove", "other", status=3).err
 
@@ -519,6 +546,10 @@ def test_usage(ctl):
     ctl("run", "a", "--follow", status=2)
     ctl("runs", "--nonsense", status=2)
     ctl("runs", "--json=xml", status=2)
+    for words in (["nonsense"], ["agent", "nonsense"], ["agnet", "list"]):
+        done = ctl(*words, "--help", status=2)
+        assert done.out == "" and f'There is no verb "{" ".join(words)}".' in done.err
+        assert ctl(*words, status=2).err == done.err
     assert re.fullmatch(r"agentctl \d+\.\d+\.\d+\n", ctl("--version").out)
     assert ctl("help").out == ctl("--help").out
     assert ctl("help", "run").out == ctl("run", "--help").out
@@ -552,6 +583,33 @@ def test_manual_and_completions_are_complete(ctl):
                 assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text), (verb, word)
 
 
+def test_each_verb_has_its_options_everywhere(ctl):
+    """Manual and both completions give a verb what its help gives it, and the completions nothing else."""
+    manual = (TOP / "man/agentctl.1").read_text().split(".SH VERBS")[1].split(".SH OPTIONS")[0].replace("\\-", "-")
+    zsh = (TOP / "daemons/agentctl/completion/_agentctl").read_text()
+    shared = dict(re.findall(r"local -a (\w+)=\((.*(?:\n {16}.*)*)", zsh))
+    branches = {}
+    for names, body in re.findall(r"^ {16}(\S.*)\)\n((?: {24}.*\n)*)", zsh.split("case $verb in")[-1], re.M):
+        for word, text in shared.items():
+            body = body.replace(f"${word} ", text + " ")
+        for name in names.split(" | "):
+            branches[name.strip("'")] = set(re.findall(r"--[a-z][a-z-]+", re.sub(r"\[.*?\]", "", body)))
+    for verb, options in verbs_and_options(ctl):
+        section = re.search(rf"^\.TP\n\.B {verb}(?![\w-]| [a-z]).*\n((?:(?!\.TP|\.SS).*\n)*)", manual, re.M)
+        own = [o for o in options if o in ctl("help", *verb.split()).out.split("Common options:")[0]]
+        assert section and all(o in section[1] for o in own), (verb, own)
+        assert {w for w in complete(ctl, *verb.split(), "--")} == set(options), verb
+        assert branches.get(verb, branches["*"]) == set(options), verb
+
+
+def test_help_of_a_verb_is_about_that_verb(ctl):
+    for verb, _ in verbs_and_options(ctl):
+        out = ctl("help", *verb.split()).out
+        assert not re.search(r" $", out, re.M) and " them." not in out.splitlines()[2], verb
+    assert re.search(r"--keep +Keep the run's changes", ctl("run", "--help").out)
+    assert re.search(r"--keep=N +The N newest stay", ctl("prune-runs", "--help").out)
+
+
 def complete(ctl, *words):
     """What bash would offer for the last of WORDS."""
     script = f"""
@@ -578,7 +636,10 @@ def test_bash_completion(ctl):
     assert run in complete(ctl, "status", run[:10])
     assert run in complete(ctl, "cancel", "")
     assert complete(ctl, "artifact", "last", "ch") == ["chart.png"]
-    assert complete(ctl, "credential", "set", "") == ["paint-api"]
+    assert "paint-api" in complete(ctl, "credential", "set", "")
+    for words in (["show"], ["diff"], ["diff", "1"], ["rollback"], ["export", "file"]):
+        assert complete(ctl, "env", words[0], "painter", *words[1:], "") == ["head", "0123456789ab", "f" * 12], words
+    assert complete(ctl, "env", "rollback", "painter", "1", "--expected-head", "=", "f") == ["f" * 12]
     assert complete(ctl, "run", "--sess") == ["--session"]
     assert complete(ctl, "runs", "--state", "=", "pre") == ["preparing"]
     assert complete(ctl, "help", "env", "fr") == ["freeze"]
