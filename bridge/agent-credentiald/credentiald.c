@@ -56,6 +56,14 @@ static int load_config(Credentiald *c) {
                 { "Upstream", "CAFile", config_parse_string, offsetof(Credentiald, ca_file) },
                 { "Bridge", "ConnectionsMax", config_ignore, 0 },
                 { "Bridge", "DrainSec", config_ignore, 0 },
+                { "Bridge", "ApprovalTimeoutSec", config_ignore, 0 },
+                { "Limits", "RunRequestsPerSecond", config_ignore, 0 },
+                { "Limits", "RunRequestsBurst", config_ignore, 0 },
+                { "Limits", "RunCallsMax", config_ignore, 0 },
+                { "Limits", "UserCallsPerSecond", config_ignore, 0 },
+                { "Limits", "UserCallsBurst", config_ignore, 0 },
+                { "Limits", "UserCallsMax", config_ignore, 0 },
+                { "Limits", "BodyMax", config_ignore, 0 },
                 {},
         };
         int r;

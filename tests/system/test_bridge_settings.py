@@ -5,6 +5,7 @@ nothing once it is mended. (AllowAddresses=, CAFile=, ConnectionsMax=, DrainSec=
 
 import json
 import os
+import re
 
 import pytest
 
@@ -115,6 +116,23 @@ def test_what_is_no_setting(caller, target, text):
     finally:
         os.unlink(bad)
         systemctl("restart", UNIT)
+    assert caller(f'say(bridge("GET", "{path}")[0])', service) == 200
+
+
+@pytest.mark.parametrize("unit", [UNIT, "agent-credentiald.service"])
+def test_each_setting_is_known_to_both(caller, target, unit):
+    """One file for two programs: neither warns of what is the other's."""
+    service, path = target
+    with open("/etc/agentd/bridge.conf", encoding="ascii") as f:
+        sample = re.sub(r"^#(\w+=)", r"\1", f.read(), flags=re.M).replace("BodyMax=", "BodyMax=64M")
+    assert len(re.findall(r"^\w+=", sample, re.M)) > 10
+    with bridge_config(sample + "[Bridge]\nNoSuchKey=1\n"):
+        systemctl("restart", unit)
+        invocation = show(unit, "InvocationID")
+        told = run("journalctl", "--no-pager", "--output=cat", f"_SYSTEMD_INVOCATION_ID={invocation}").stdout
+        assert [line for line in told.splitlines() if "95-test.conf" in line and "NoSuchKey" not in line] == []
+        assert "NoSuchKey" in told
+    systemctl("restart", unit)
     assert caller(f'say(bridge("GET", "{path}")[0])', service) == 200
 
 
