@@ -34,9 +34,16 @@ def test_errors():
     assert names and not missing(names, "org.agentd1.5")
 
 
-def test_settings():
-    keys = re.findall(r"^#?(\w+)=", (TOP / "packaging/agentd.conf").read_text(), re.M)
-    assert keys and not missing([k + "=" for k in keys], "agentd.conf.5")
+@pytest.mark.parametrize("file", ["agentd.conf", "bridge.conf"])
+def test_settings(file):
+    """Each in the section where it is read from, written as there: names of sections are compared letter by letter."""
+    parts = re.split(r"^\[(\w+)\]$", (TOP / "packaging" / file).read_text(), flags=re.M)[1:]
+    sections = {s: re.findall(r"^#?(\w+)=", body, re.M) for s, body in zip(parts[::2], parts[1::2])}
+    manual = re.split(r"^\.SH (.+)$", text(f"{file}.5"), flags=re.M)[1:]
+    described = dict(zip(manual[::2], manual[1::2]))
+    assert [f"[{s}]" for s in sections] == [s for s in described if s.startswith("[")]
+    for section, keys in sections.items():
+        assert keys and all(re.search(rf"(?<!\w){k}=", described[f"[{section}]"]) for k in keys), section
 
 
 @pytest.mark.parametrize("source,page", [("daemons/agentd/definition.c", "agent-definition.5"),
