@@ -253,10 +253,30 @@ static void commit_free(Commit *c) {
         free(c);
 }
 
+/* EXCHANGED: what was there before is PART now. */
+static int put_in_place(const char *part, const char *path, bool *ret_exchanged) {
+        *ret_exchanged = renameat2(AT_FDCWD, part, AT_FDCWD, path, RENAME_EXCHANGE) >= 0;
+        if (*ret_exchanged)
+                return 0;
+        if (errno != ENOENT)
+                return -errno;
+        return renameat2(AT_FDCWD, part, AT_FDCWD, path, RENAME_NOREPLACE) < 0 ? -errno : 0;
+}
+
+/* LATE: nobody will commit it any more. */
+static void take_back(const char *part, const char *path, bool exchanged, bool late) {
+        int r = renameat2(AT_FDCWD, path, AT_FDCWD, part, exchanged ? RENAME_EXCHANGE : RENAME_NOREPLACE) < 0 ? -errno : 0;
+
+        if (r >= 0 && late)
+                r = unlink_noerrno(AT_FDCWD, part, 0);
+        if (r < 0)
+                log_warning_errno(r, "%s, which was not stored, cannot be taken away again: %m", path);
+}
+
 static int commit_finish(Commit *c, sd_bus_error *e) {
         _cleanup_free_ char *path = NULL;
+        bool part, exchanged = false;
         struct stat st;
-        bool part;
         int r;
 
         r = artifact_path(c->id, c->name, &path);
@@ -267,10 +287,18 @@ static int commit_finish(Commit *c, sd_bus_error *e) {
         if ((!part && (stat(path, &st) < 0 || (c->inode != 0 && st.st_ino != c->inode))) ||
             (uint64_t) st.st_size != c->size)
                 return sd_bus_error_set(e, BUS_ERROR_INVALID_INPUT, "The artifact was written anew meanwhile.");
-        /* First the bytes under their name, then the row that says so: a row never names what is not there. */
-        if (part && renameat2(AT_FDCWD, c->part, AT_FDCWD, path, 0) < 0)
-                return sd_bus_error_set_errnof(e, errno, "The artifact cannot be stored: %m");
+        /* First the bytes under their name, then the row that says so: a row never names what is not there. Where the
+         * store refuses, because the run is over by now, what was there before comes back. */
+        if (part) {
+                r = put_in_place(c->part, path, &exchanged);
+                if (r < 0)
+                        return sd_bus_error_set_errnof(e, r, "The artifact cannot be stored: %s", strerror(-r));
+        }
         r = store_artifact_commit(c->manager->store, c->id, c->attempt, c->name, c->size, c->type);
+        if (r < 0 && part)
+                take_back(c->part, path, exchanged, r == -EALREADY || r == -ESTALE);
+        if (r >= 0 && exchanged)
+                (void) unlink_noerrno(AT_FDCWD, c->part, 0);
         return r < 0 ? report_error(c->manager, e, r, c->id) : 0;
 }
 

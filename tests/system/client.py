@@ -233,6 +233,8 @@ def value(v):
         return dbus.types.UnixFd(os.open(v["fd"], os.O_RDONLY))
     if isinstance(v, dict) and "options" in v:
         return dbus.Dictionary(v["options"], signature="sv")
+    if isinstance(v, dict) and len(v) == 1 and v.keys() <= {"u", "t"}:
+        return dbus.UInt32(v["u"]) if "u" in v else dbus.UInt64(v["t"])
     if isinstance(v, dict) and "struct" in v:
         return dbus.Struct(v["struct"])
     return [value(x) for x in v] if isinstance(v, list) else v

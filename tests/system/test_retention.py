@@ -4,6 +4,7 @@ and what is still needed stays.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
@@ -272,6 +273,26 @@ say(bridge("PUT", "/v1/artifacts/x", b"x")[0])
     assert agentd.finish(live)[0] == "success" and agentd.result(live)["output"] == 507
     settings(KeepFree="0")
     assert agentd.finish(hers.execute()["value"])[0] == "success"
+
+
+def test_a_commit_after_the_end(agentd, make_agent):
+    """What was still on its way when its run ended changes nothing of what is kept, and does not stay."""
+    agent = make_agent("printf old >$AGENT_ARTIFACTS_DIR/x", kind="command")
+    path = agentd.execute(agent)
+    assert agentd.finish(path)[0] == "success"
+    run_id = agentd.run_id(path)
+    mine = pathlib.Path(ARTIFACTS, run_id)
+
+    def late(name):
+        """As if the removal of what was not committed had not come yet; should it come just now, once more."""
+        (mine / f".part-{hashlib.sha256(name.encode()).hexdigest()[:32]}").write_text("late")
+        commit = ("org.agentd1", "/org/agentd1/report", "org.agentd1.Report", "CommitArtifact",
+                  [run_id, {"u": 1}, name, {"t": 4}, "text/plain"])
+        return call_as("agent-bridge", commit)[0]["error"] == "org.agentd1.Error.NoSuchRun"
+
+    for name in ("x", "y"):
+        wait_until(lambda: late(name), "the refusal")
+        assert os.listdir(mine) == ["x"] and (mine / "x").read_text() == "old", (name, os.listdir(mine))
 
 
 def test_leftovers(agentd, make_agent):
