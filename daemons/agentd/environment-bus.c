@@ -182,7 +182,7 @@ int method_prune_environments(sd_bus_message *msg, void *userdata, sd_bus_error 
 
                 r = store_agent_get(m->store, user, name, &a);
                 if (r == -ENOENT)
-                        return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_AGENT, "There is no agent \"%s\".", name);
+                        return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_AGENT, "%s has no agent \"%s\".", user, name);
         }
         if (r >= 0)
                 r = environment_prune(m, user, name, keep, &result);

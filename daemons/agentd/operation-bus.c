@@ -281,7 +281,7 @@ int method_build_image(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         /* The mirror is reached from the host's network: only the administrator says which. */
         if (o.mirror && uid != 0)
                 return sd_bus_error_set(e, BUS_ERROR_INVALID_OPTION,
-                                        "Only root can choose the mirror; others use ImageMirror= of agentd.conf.");
+                                        "Only root can choose the mirror; others use Mirror= of agentd.conf.");
         if (o.mirror &&
             (string_has_cc(o.mirror) || strchr(o.mirror, ' ') ||
              !(startswith(o.mirror, "http://") || startswith(o.mirror, "https://") || startswith(o.mirror, "file:///"))))
