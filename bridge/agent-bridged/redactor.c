@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* See redactor.h. Plain search over a handful of patterns, with a table of their first bytes to step over the rest
- * quickly. */
+/* See redactor.h. Search for a handful of patterns at once: the last byte of a window as long as the shortest of them
+ * says how far the next place is at which one could begin (Wu and Manber); most bytes are never looked at. */
 
 #include "basic/string-util.h"
 #include "redactor.h"
@@ -15,6 +15,8 @@ struct Redactor {
         Pattern *patterns;
         size_t n;
         bool first[256];
+        uint8_t skip[256];
+        size_t window; /* 0: skip[] is to be made */
         HttpBuffer held; /* may be the start of a pattern */
         unsigned hits;
 };
@@ -58,7 +60,23 @@ static int add_pattern(Redactor *r, const char *data, size_t size) {
         memcpy(copy, data, size);
         r->patterns[r->n++] = (Pattern) { .data = copy, .size = size };
         r->first[(unsigned char) *data] = true;
+        r->window = 0;
         return 1;
+}
+
+static void make_skip(Redactor *r) {
+        size_t window = UINT8_MAX;
+
+        for (size_t i = 0; i < r->n; i++)
+                window = MIN(window, r->patterns[i].size);
+        memset(r->skip, (int) window, sizeof(r->skip));
+        for (size_t i = 0; i < r->n; i++)
+                for (size_t k = 0; k < window; k++) {
+                        uint8_t *skip = r->skip + (unsigned char) r->patterns[i].data[k];
+
+                        *skip = MIN(*skip, (uint8_t) (window - 1 - k));
+                }
+        r->window = window;
 }
 
 /* Base64 of a text that SECRET stands in the middle of: which characters its bytes become depends on their offset
@@ -126,11 +144,19 @@ int redactor_add(Redactor *r, const char *secret, size_t size) {
 /* Replaces what is found in DATA. Returns where bytes begin that may be the start of a pattern whose rest is yet
  * to come; they stay as they are until it is known. FINAL: nothing comes any more. */
 static size_t scan(Redactor *r, char *data, size_t size, bool final) {
-        for (size_t i = 0; i < size; i++) {
-                if (!r->first[(unsigned char) data[i]])
-                        continue;
+        size_t i = 0;
 
-                size_t found = 0;
+        if (r->n == 0)
+                return size;
+        if (r->window == 0)
+                make_skip(r);
+        while (i < size) {
+                size_t found = 0, skip = size - i >= r->window ? r->skip[(unsigned char) data[i + r->window - 1]] : 0;
+
+                if (skip > 0 || !r->first[(unsigned char) data[i]]) {
+                        i += MAX(skip, (size_t) 1);
+                        continue;
+                }
                 for (size_t k = 0; k < r->n; k++) {
                         const Pattern *p = r->patterns + k;
 
@@ -143,28 +169,32 @@ static size_t scan(Redactor *r, char *data, size_t size, bool final) {
                 if (found > 0) {
                         memset(data + i, '*', found);
                         r->hits++;
-                        i += found - 1;
                 }
+                i += MAX(found, (size_t) 1);
         }
         return size;
 }
 
 int redactor_feed(Redactor *r, const char *data, size_t size, HttpBuffer *out) {
-        if (r->n == 0)
-                return http_buffer_append(out, data, size);
+        size_t held = r->held.size;
+        char *p;
 
-        int k = http_buffer_append(&r->held, data, size);
-        if (k < 0)
-                return k;
-        if (r->held.size == 0)
+        if (held + size == 0)
                 return 0;
 
-        char *p = r->held.data + r->held.start;
-        size_t pass = scan(r, p, r->held.size, false);
-        k = http_buffer_append(out, p, pass);
+        /* What was held and what came, in one piece, where it is to be. */
+        int k = http_buffer_reserve(out, held + size, &p);
         if (k < 0)
                 return k;
-        http_buffer_consume(&r->held, pass);
+        memcpy(p, http_buffer_data(&r->held), held);
+        memcpy(p + held, data, size);
+        http_buffer_done(&r->held);
+        size_t pass = scan(r, p, held + size, false);
+        k = http_buffer_append(&r->held, p + pass, held + size - pass);
+        explicit_bzero(p + pass, held + size - pass);
+        if (k < 0)
+                return k;
+        http_buffer_add(out, pass);
         return 0;
 }
 

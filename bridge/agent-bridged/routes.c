@@ -7,6 +7,7 @@
 #include "auth.h"
 #include "basic/log.h"
 #include "basic/string-util.h"
+#include "basic/text.h"
 #include "exchange.h"
 #include "http/http-path.h"
 #include "http/problem.h"
@@ -150,9 +151,10 @@ static bool recognise(HttpRequest *req, BridgeRun *run, bool proxy, RouteRequest
         Limit rate = run->bridge->config.run_limit;
         rate.concurrent = 0;
         (void) sd_event_now(run->bridge->event, CLOCK_MONOTONIC, &now);
-        _cleanup_free_ char *key = strprintf("run %s", run->id);
+        char buf[64];
+        const char *key = text_key(buf, sizeof(buf), "run ", run->id, NULL);
         Lease lease = {};
-        r = key ? limit_take(run->bridge->limits, key, &rate, now, &lease, 0, &retry_usec) : -ENOMEM;
+        r = key ? limit_take(run->bridge->limits, key, &rate, now, &lease, 0, &retry_usec) : -ENAMETOOLONG;
         lease_release(&lease);
         if (r < 0) {
                 run->bridge->counters.limited++;

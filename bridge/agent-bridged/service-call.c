@@ -154,12 +154,10 @@ static void call_start(ServiceCall *c) {
                 return;
         }
         if (head->length == 0) {
-                c->keep_body = c->body_kept = true;
+                c->body_kept = true;
                 call_upstream_start(c);
                 return;
         }
-        /* What is small is kept: it can go over a connection that is kept, too, or again with another access token. */
-        c->keep_body = head->length <= CALL_REPLAY_MAX;
         http_request_accept_body(c->http, c->body_max);
         if (!c->keep_body)
                 call_upstream_start(c);
@@ -235,7 +233,9 @@ void call_get_material(ServiceCall *c) {
                 log_warning_limited_errno(r, "Failed to ask for a credential: %m");
                 call_fail(c, 503, "credentials-unavailable", "The credential store does not answer at the moment.",
                           "upstream_error");
+                return;
         }
+        (void) call_upstream_prepare(c); /* what fails now is tried again, and told, when it is started */
 }
 
 static void on_invalidated(MaterialStatus error, Material *material, void *userdata) {
@@ -285,6 +285,9 @@ static void call_new(const RouteRequest *r, Service *service, const char *path, 
                         .path = strdup(path), /* "" where the request names just the service */
                         .body_max = MIN(MIN(service->body_max, r->live->limits.body_bytes),
                                         r->run->bridge->config.body_max),
+                        /* What is small is kept: it can go over a connection that is kept, too, or again with another
+                         * access token. */
+                        .keep_body = http_request_head(r->http)->length <= CALL_REPLAY_MAX,
                         .started_usec = now_usec(CLOCK_REALTIME),
                         .started_monotonic_usec = now_usec(CLOCK_MONOTONIC),
                 };

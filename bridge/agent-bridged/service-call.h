@@ -77,7 +77,10 @@ typedef struct ServiceCall {
         CallReport *report; /* noted, not sent yet */
 } ServiceCall;
 
-/* service-upstream.c: begins the transfer with what is in the call. On failure an answer was given. */
+/* service-upstream.c: makes the transfer as far as it can be made without the credential: the bridge has the time while
+ * the strong room is asked. Nothing goes out. */
+int call_upstream_prepare(ServiceCall *c);
+/* Begins it with what is in the call. On failure an answer was given. */
 void call_upstream_start(ServiceCall *c);
 /* Drops the transfer and what was read of its answer. Not from within its callbacks. */
 void call_upstream_drop(ServiceCall *c);

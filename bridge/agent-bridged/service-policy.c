@@ -7,6 +7,7 @@
 
 #include "basic/log.h"
 #include "basic/string-util.h"
+#include "basic/text.h"
 #include "exchange.h"
 #include "http/problem.h"
 #include "service-call.h"
@@ -19,12 +20,14 @@ static bool take_places(ServiceCall *c) {
                 .rate = c->service->rate, .burst = c->service->burst, .concurrent = c->service->concurrent,
         };
         Exchange *x = exchange_of(c->http);
-        _cleanup_free_ char *run_key = strprintf("calls %s", c->run->id),
-                            *user_key = strprintf("user %s", c->live->user),
-                            *service_key = strprintf("service %s/%s", c->live->user, c->service->name);
+        char run_buf[64], user_buf[512], service_buf[1024];
+        const char *run_key = text_key(run_buf, sizeof(run_buf), "calls ", c->run->id, NULL),
+                   *user_key = text_key(user_buf, sizeof(user_buf), "user ", c->live->user, NULL),
+                   *service_key = text_key(service_buf, sizeof(service_buf), "service ", c->live->user,
+                                           c->service->name);
         uint64_t now = 0, retry_usec = 0;
 
-        int r = run_key && user_key && service_key ? 0 : -ENOMEM;
+        int r = run_key && user_key && service_key ? 0 : -ENAMETOOLONG;
         (void) sd_event_now(c->bridge->event, CLOCK_MONOTONIC, &now);
         if (r >= 0)
                 r = limit_take(c->bridge->limits, run_key, &run, now, &x->lease, 0, &retry_usec);

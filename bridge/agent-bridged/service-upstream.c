@@ -359,16 +359,9 @@ static char *call_url(const ServiceCall *c) {
 }
 
 static bool is_material_header(const ServiceCall *c, const char *name) {
-        for (size_t i = 0; i < c->material.headers.n; i++) {
-                char lower[257];
-                size_t k = 0;
-
-                for (const char *p = c->material.headers.fields[i].name; *p && k < sizeof(lower) - 1; p++)
-                        lower[k++] = (char) (*p >= 'A' && *p <= 'Z' ? *p - 'A' + 'a' : *p);
-                lower[k] = 0;
-                if (http_field_name_folds_to(name, lower))
+        for (size_t i = 0; i < c->material.headers.n; i++)
+                if (http_field_name_folds_to(name, c->material.headers.fields[i].name))
                         return true;
-        }
         return false;
 }
 
@@ -454,19 +447,31 @@ static bool set_options(ServiceCall *c) {
         return ok;
 }
 
-void call_upstream_start(ServiceCall *c) {
-        _cleanup_free_ char *url = call_url(c);
-
-        int r = url ? call_note(c) : -ENOMEM;
+int call_upstream_prepare(ServiceCall *c) {
+        _cleanup_free_ char *url = NULL;
         CurlGlue *glue;
-        if (r >= 0)
-                r = upstream_pool_get(c->bridge->upstreams, c->live->user, c->service->name, &glue);
+
+        if (c->transfer)
+                return 0;
+        url = call_url(c);
+        int r = url ? upstream_pool_get(c->bridge->upstreams, c->live->user, c->service->name, &glue) : -ENOMEM;
         if (r >= 0)
                 r = curl_transfer_new(glue, url, &c->transfer);
         if (r >= 0 && c->mode == CALL_PROXY)
                 r = curl_transfer_allow_http(c->transfer);
         if (r >= 0)
-                r = set_options(c) ? add_headers(c) : -ENOMEM;
+                r = set_options(c) ? 0 : -ENOMEM;
+        if (r < 0)
+                c->transfer = curl_transfer_free(c->transfer);
+        return r;
+}
+
+void call_upstream_start(ServiceCall *c) {
+        int r = call_upstream_prepare(c);
+        if (r >= 0)
+                r = call_note(c);
+        if (r >= 0)
+                r = add_headers(c);
         c->progress_usec = call_now(c);
         if (r >= 0)
                 r = sd_event_add_time(c->bridge->event, &c->timer, CLOCK_MONOTONIC, call_deadline(c), 0, on_timer, c);

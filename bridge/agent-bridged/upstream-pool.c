@@ -2,8 +2,8 @@
 
 /* See upstream-pool.h. */
 
-#include "basic/string-util.h"
 #include "basic/strmap.h"
+#include "basic/text.h"
 #include "upstream-pool.h"
 
 typedef struct Entry {
@@ -71,9 +71,10 @@ size_t upstream_pool_size(const UpstreamPool *p) {
 }
 
 int upstream_pool_get(UpstreamPool *p, const char *user, const char *service, CurlGlue **ret) {
-        _cleanup_free_ char *key = strprintf("%s/%s", user, service);
+        char buf[1024];
+        const char *key = text_key(buf, sizeof(buf), "", user, service);
         if (!key)
-                return -ENOMEM;
+                return -ENAMETOOLONG;
 
         Entry *e = strmap_get(p->entries, key);
         if (!e) {
@@ -81,15 +82,16 @@ int upstream_pool_get(UpstreamPool *p, const char *user, const char *service, Cu
                 e = calloc(1, sizeof(Entry));
                 if (!e)
                         return -ENOMEM;
-                int r = curl_glue_new(p->event, &p->options, &e->glue);
+                e->key = strdup(key);
+                int r = e->key ? curl_glue_new(p->event, &p->options, &e->glue) : -ENOMEM;
                 if (r >= 0)
-                        r = strmap_put(p->entries, key, e);
+                        r = strmap_put(p->entries, e->key, e);
                 if (r < 0) {
                         curl_glue_free(e->glue);
+                        free(e->key);
                         free(e);
                         return r;
                 }
-                e->key = TAKE_PTR(key);
         }
         e->used = ++p->clock;
         *ret = e->glue;

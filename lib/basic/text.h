@@ -46,6 +46,21 @@ static inline size_t text_size(const Text *t) {
         return (size_t) (t->at - t->start);
 }
 
+/* PREFIX, FIRST, and then SECOND (may be NULL) behind a '/', in BUF: keys that are looked up again and again. NULL: it
+ * does not fit. */
+static inline const char *text_key(char *buf, size_t size, const char *prefix, const char *first, const char *second) {
+        Text t = text_in(buf, size);
+
+        text_add(&t, prefix);
+        text_add(&t, first);
+        if (second) {
+                text_add(&t, "/");
+                text_add(&t, second);
+        }
+        *t.at = 0;
+        return t.cut ? NULL : buf;
+}
+
 /* What there is, with a NUL at its end. */
 static inline char *text_end(Text *t) {
         *t->at = 0;

@@ -66,16 +66,11 @@ void http_field_list_done(HttpFieldList *l) {
         *l = (HttpFieldList) {};
 }
 
-bool http_field_name_folds_to(const char *name, const char *lower) {
-        for (; *name && *lower; name++, lower++) {
-                char c = *name == '_' ? '-' : *name;
-
-                if (c >= 'A' && c <= 'Z')
-                        c = (char) (c - 'A' + 'a');
-                if (c != *lower)
+bool http_field_name_folds_to(const char *name, const char *other) {
+        for (; *name && *other; name++, other++)
+                if (http_field_name_fold(*name) != http_field_name_fold(*other))
                         return false;
-        }
-        return *name == *lower;
+        return *name == *other;
 }
 
 bool http_value_has_token(const char *value, const char *token) {

@@ -30,6 +30,9 @@ const char *http_field_list_get(const HttpFieldList *l, const char *name);
 void http_field_list_done(HttpFieldList *l);
 
 /* Names equal without regard to case and with '_' read as '-', as lax servers behind CGI do. */
-bool http_field_name_folds_to(const char *name, const char *lower);
+bool http_field_name_folds_to(const char *name, const char *other);
+static inline char http_field_name_fold(char c) {
+        return c == '_' ? '-' : c >= 'A' && c <= 'Z' ? (char) (c - 'A' + 'a') : c;
+}
 /* One token of a comma-separated value, without regard to case: "Connection: close, Upgrade". */
 bool http_value_has_token(const char *value, const char *token);
