@@ -352,6 +352,8 @@ CurlGlue *curl_glue_free(CurlGlue *g) {
                 return NULL;
 
         assert(g->n_transfers == 0);
+        while (g->n_handles > 0)
+                curl_easy_cleanup(g->handles[--g->n_handles]);
         if (g->multi)
                 (void) curl_multi_cleanup(g->multi);
         for (size_t i = 0; i < g->n_sockets; i++)

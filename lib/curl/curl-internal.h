@@ -11,6 +11,8 @@
 #include "basic/event-hub.h"
 #include "curl/curl-glue.h"
 
+#define HANDLES_MAX 8U /* that nobody uses at the moment */
+
 typedef struct CurlSocket CurlSocket;
 
 struct CurlGlue {
@@ -34,6 +36,8 @@ struct CurlGlue {
         struct timespec ca_file_mtime, ca_path_mtime;
         bool allow_http;
         unsigned n_transfers;
+        CURL *handles[HANDLES_MAX]; /* of transfers that are over: to make one is work, to reset it is less */
+        unsigned n_handles;
         unsigned depth; /* inside libcurl: nothing may be freed */
 };
 

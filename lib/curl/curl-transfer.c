@@ -161,7 +161,7 @@ int curl_transfer_new(CurlGlue *g, const char *url, CurlTransfer **ret) {
         t->socket = -EBADF;
         t->unpause = (HubTask) { .callback = on_unpause, .userdata = t };
         g->n_transfers++;
-        t->easy = curl_easy_init();
+        t->easy = g->n_handles > 0 ? g->handles[--g->n_handles] : curl_easy_init();
         t->headers = curl_slist_append(NULL, "Expect:"); /* libcurl adds none of its own */
         if (!t->easy || !t->headers || !transfer_set_options(t, url)) {
                 curl_transfer_free(t);
@@ -186,7 +186,11 @@ CurlTransfer *curl_transfer_free(CurlTransfer *t) {
                         (void) curl_multi_remove_handle(g->multi, t->easy);
                         g->n_running--;
                 }
-                curl_easy_cleanup(t->easy);
+                if (g->n_handles < HANDLES_MAX && !t->connect_only) {
+                        curl_easy_reset(t->easy); /* forgets all that it was told */
+                        g->handles[g->n_handles++] = t->easy;
+                } else
+                        curl_easy_cleanup(t->easy);
                 g->depth--;
         }
         for (struct curl_slist *l = t->headers; l; l = l->next)
