@@ -41,21 +41,6 @@ void connection_fail(HttpConnection *c, HttpOutcome outcome, bool reset) {
         connection_kick(c);
 }
 
-int connection_flush(HttpConnection *c) {
-        while (c->out.size > 0) {
-                ssize_t n = send(c->fd, http_buffer_data(&c->out), c->out.size, MSG_NOSIGNAL | MSG_DONTWAIT);
-
-                if (n < 0) {
-                        if (errno == EINTR)
-                                continue;
-                        return errno == EAGAIN || errno == ENOBUFS ? 0 : -errno;
-                }
-                http_buffer_consume(&c->out, (size_t) n);
-                connection_touch(c);
-        }
-        return 0;
-}
-
 bool connection_is_idle(const HttpConnection *c) {
         return c->state == CONNECTION_HEAD && !http_parser_in_head(c->parser) && c->in.size == 0;
 }

@@ -7,6 +7,8 @@
  * everything else marks it (connection_fail(), connection_kick()) and leaves the rest to the next turn of the loop.
  */
 
+#include <sys/uio.h>
+
 #include "basic/event-hub.h"
 #include "http/http-server.h"
 #include "http/problem.h"
@@ -108,6 +110,8 @@ void connection_fail(HttpConnection *c, HttpOutcome outcome, bool reset);
 /* Has connection_advance() called from the loop. */
 void connection_kick(HttpConnection *c);
 int connection_flush(HttpConnection *c);
+/* Sends, behind what waits to be sent; what the kernel does not take waits as well. */
+int connection_write(HttpConnection *c, const struct iovec *pieces, size_t n_pieces);
 /* The client's time for what we wait for next begins now. */
 void connection_touch(HttpConnection *c);
 bool connection_is_idle(const HttpConnection *c);

@@ -289,7 +289,6 @@ int http_response_start_tunnel(HttpRequest *req) {
 
 int http_response_write(HttpRequest *req, const void *data, size_t size) {
         HttpConnection *c = req->connection;
-        int r = 0;
 
         if (c->failed)
                 return -ECONNRESET;
@@ -302,26 +301,20 @@ int http_response_write(HttpRequest *req, const void *data, size_t size) {
         if (req->length != HTTP_LENGTH_UNKNOWN && size > req->length - req->written)
                 return -EMSGSIZE;
 
-        if (c->out.size == 0)
-                connection_touch(c);
+        /* At once: an event must not wait for the next one. Errors are seen by the loop. */
+        char head[32] = "";
+        struct iovec pieces[] = { { .iov_base = head }, { .iov_base = (void *) data, .iov_len = size },
+                                  { .iov_base = (char *) "\r\n" } };
         if (req->chunked) {
-                char head[32];
-
-                snprintf(head, sizeof(head), "%zx\r\n", size);
-                r = http_buffer_append(&c->out, head, strlen(head));
+                pieces[0].iov_len = (size_t) snprintf(head, sizeof(head), "%zx\r\n", size);
+                pieces[2].iov_len = 2;
         }
-        if (r >= 0)
-                r = http_buffer_append(&c->out, data, size);
-        if (r >= 0 && req->chunked)
-                r = http_buffer_append(&c->out, "\r\n", 2);
-        if (r < 0) {
+        int r = connection_write(c, pieces, ELEMENTSOF(pieces));
+        if (r == -ENOMEM) {
                 connection_fail(c, HTTP_OUTCOME_ABORTED, true);
                 return r;
         }
         req->written += size;
-
-        /* At once: an event must not wait for the next one. Errors are seen by the loop. */
-        r = connection_flush(c);
         if (r < 0)
                 connection_fail(c, HTTP_OUTCOME_CLIENT_CLOSED, false);
         else
