@@ -235,7 +235,9 @@ void call_get_material(ServiceCall *c) {
                           "upstream_error");
                 return;
         }
-        (void) call_upstream_prepare(c); /* what fails now is tried again, and told, when it is started */
+        /* In the meantime. What fails now is tried again, and told, when it is started. */
+        (void) call_note(c);
+        (void) call_upstream_prepare(c);
 }
 
 static void on_invalidated(MaterialStatus error, Material *material, void *userdata) {

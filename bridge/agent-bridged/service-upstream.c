@@ -10,6 +10,7 @@
 
 #include "basic/log.h"
 #include "basic/string-util.h"
+#include "basic/text.h"
 #include "forward-headers.h"
 #include "http/problem.h"
 #include "links.h"
@@ -349,13 +350,25 @@ static char *call_url(const ServiceCall *c) {
         const ServiceUrl *u = &c->service->base_url;
         const HttpHead *head = http_request_head(c->http);
         bool ipv6 = strchr(u->host, ':');
-        char port[8] = "";
+        size_t size = strlen(u->host) + strlen(u->path) + strlen(c->path) + strlen(strempty(head->query)) + 32;
+        char *url = malloc(size);
+        if (!url)
+                return NULL;
 
-        if (u->port != (u->tls ? 443 : 80))
-                snprintf(port, sizeof(port), ":%u", u->port);
-        return strprintf("%s://%s%s%s%s%s%s%s%s", u->tls ? "https" : "http", ipv6 ? "[" : "", u->host,
-                         ipv6 ? "]" : "", port, u->path,
-                         *u->path || *c->path ? c->path : "/", head->query ? "?" : "", strempty(head->query));
+        Text t = text_in(url, size);
+        text_add(&t, u->tls ? "https://" : "http://");
+        text_add(&t, ipv6 ? "[" : "");
+        text_add(&t, u->host);
+        text_add(&t, ipv6 ? "]" : "");
+        if (u->port != (u->tls ? 443 : 80)) {
+                text_add(&t, ":");
+                text_add_u64(&t, u->port);
+        }
+        text_add(&t, u->path);
+        text_add(&t, *u->path || *c->path ? c->path : "/");
+        text_add(&t, head->query ? "?" : "");
+        text_add(&t, strempty(head->query));
+        return text_end(&t);
 }
 
 static bool is_material_header(const ServiceCall *c, const char *name) {

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "basic/string-util.h"
+#include "basic/text.h"
 #include "curl/curl-internal.h"
 
 #define CA_PATH "/etc/ssl/certs"
@@ -226,14 +227,21 @@ int curl_transfer_add_header(CurlTransfer *t, const char *name, const char *valu
         if (*name == 0 || string_has_cc(value))
                 return -EINVAL;
 
-        /* "Name;" is how libcurl spells a header without a value; "Name:" would remove it. */
-        char *line = *value ? strprintf("%s: %s", name, value) : strprintf("%s;", name);
+        char buf[1024];
+        size_t size = strlen(name) + strlen(value) + sizeof(": ");
+        char *line = size <= sizeof(buf) ? buf : malloc(size);
         if (!line)
                 return -ENOMEM;
 
-        struct curl_slist *l = curl_slist_append(t->headers, line);
-        explicit_bzero(line, strlen(line));
-        free(line);
+        /* "Name;" is how libcurl spells a header without a value; "Name:" would remove it. */
+        Text text = text_in(line, size);
+        text_add(&text, name);
+        text_add(&text, *value ? ": " : ";");
+        text_add(&text, value);
+        struct curl_slist *l = curl_slist_append(t->headers, text_end(&text));
+        explicit_bzero(line, size);
+        if (line != buf)
+                free(line);
         if (!l)
                 return -ENOMEM;
         t->headers = l;

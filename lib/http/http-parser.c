@@ -265,6 +265,18 @@ static int scan_byte(HttpParser *p, unsigned char c, size_t pos) {
         }
 }
 
+/* How many of the bytes from I on scan_byte() would let pass as plain parts of a value, which are most of a head. */
+static size_t scan_plain(const HttpParser *p, const unsigned char *d, size_t size, size_t i, size_t base) {
+        size_t pos = base + i, line_end = p->line_start + p->limits.line_max;
+
+        if (p->scan != SCAN_VALUE || pos > line_end || pos >= p->limits.head_max)
+                return i;
+        size = MIN(size, i + MIN(line_end + 1 - pos, p->limits.head_max - pos));
+        while (i < size && d[i] >= 0x20 && d[i] != 0x7f)
+                i++;
+        return i;
+}
+
 /* "PRI * HTTP/2.0" opens a connection of HTTP/2 with prior knowledge. */
 static bool is_h2_preface(const HttpBuffer *b) {
         static const char preface[] = "PRI * HTTP/2.0\r\n";
@@ -485,8 +497,16 @@ int http_parser_feed_head(HttpParser *p, const void *data, size_t size, size_t *
         assert(!p->head_complete);
         assert(!p->failed);
 
-        for (i = 0; i < size && r == 0; i++)
-                r = scan_byte(p, d[i], base + i);
+        for (i = 0; i < size && r == 0;) {
+                size_t plain = scan_plain(p, d, size, i, base);
+
+                if (plain > i)
+                        i = plain;
+                else {
+                        r = scan_byte(p, d[i], base + i);
+                        i++;
+                }
+        }
 
         /* A complete one stays for as long as its request, which may be a stream of hours. */
         if ((r > 0 ? http_buffer_append_last : http_buffer_append)(&p->head_bytes, data, i) < 0)
