@@ -3,6 +3,10 @@
 
 The client stands in the network namespace of a live run for ours, and on the host for nginx. The upstream is another
 nginx; streams of events come from a small server behind it, which writes into each event when it was sent.
+
+nginx is asked twice: as it is, without any log, and with a record of each request in the journal (its access log, by
+syslog), as the bridge writes one. What it does in neither case is to verify a token, to ask another process for the
+credential, or to search the answer for it.
 """
 import json
 import os
@@ -12,8 +16,9 @@ import subprocess
 import time
 
 HELPERS = "/usr/lib/agentd/tests"
-UPSTREAM, PROXY, EVENTS = 9443, 9080, 9081
+UPSTREAM, PROXY, EVENTS, LOGGING = 9443, 9080, 9081, 9082
 WHERE = pathlib.Path("/run/bench-bridge")
+BRIDGE, COMPARATOR = "agent-bridged.service", "bench-nginx.service"
 DROPIN = pathlib.Path("/etc/agentd/bridge.conf.d/80-bench.conf")
 
 NGINX = """
@@ -30,11 +35,14 @@ UPSTREAM_BODY = """
 """
 PROXY_BODY = """
   upstream far {{ server localhost:{upstream}; keepalive 128; keepalive_requests 1000000; }}
-  server {{ listen 127.0.0.1:{proxy} backlog=4096;
+  server {{ listen 127.0.0.1:{proxy} backlog=4096; {forward} }}
+  server {{ listen 127.0.0.1:{logging} backlog=4096; access_log syslog:server=unix:/dev/log,tag=bench,nohostname; {forward} }}
+"""
+FORWARD = """
     location / {{ proxy_pass https://far; proxy_http_version 1.1; proxy_set_header Connection "";
       proxy_set_header Authorization "Bearer the-credential"; proxy_set_header Host localhost; proxy_ssl_server_name on;
       proxy_ssl_name localhost; proxy_ssl_verify on; proxy_ssl_trusted_certificate {where}/cert.pem; proxy_ssl_session_reuse on;
-      proxy_request_buffering off; proxy_buffering off; proxy_read_timeout 600s; }} }}
+      proxy_request_buffering off; proxy_buffering off; proxy_read_timeout 600s; }}
 """
 
 
@@ -56,14 +64,16 @@ class World:
         DROPIN.parent.mkdir(parents=True, exist_ok=True)
         DROPIN.write_text(f"[Upstream]\nAllowAddresses=127.0.0.0/8 ::1\nCAFile={WHERE}/cert.pem\n[Bridge]\nConnectionsMax=4096\n"
                           "[Limits]\nRunRequestsPerSecond=0\n")
-        names = dict(where=WHERE, upstream=UPSTREAM, proxy=PROXY, events=EVENTS, answer="x" * 2048)
-        self.children = []
+        names = dict(where=WHERE, upstream=UPSTREAM, proxy=PROXY, logging=LOGGING, events=EVENTS, answer="x" * 2048)
+        names["forward"] = FORWARD.format(**names)
         for name, body in (("upstream", UPSTREAM_BODY), ("proxy", PROXY_BODY)):
-            conf = WHERE / f"{name}.conf"
-            conf.write_text(NGINX.format(name=name, where=WHERE, body=body.format(**names)))
-            self.children.append(subprocess.Popen(["nginx", "-c", str(conf)], stderr=subprocess.DEVNULL))
-        self.children.append(subprocess.Popen([f"{HELPERS}/bench-http", "events", str(EVENTS), "100", "100"]))
-        self.proxy_pid = self.children[1].pid
+            (WHERE / f"{name}.conf").write_text(NGINX.format(name=name, where=WHERE, body=body.format(**names)))
+        self.children = [subprocess.Popen(["nginx", "-c", f"{WHERE}/upstream.conf"], stderr=subprocess.DEVNULL),
+                         subprocess.Popen([f"{HELPERS}/bench-http", "events", str(EVENTS), "100", "100"])]
+        # The journal takes all records of the bridge, so it has to take all of nginx, too.
+        sh("systemd-run", "--quiet", "--collect", f"--unit={COMPARATOR}", "--property=LogRateLimitIntervalSec=0",
+           "--property=LimitNOFILE=20000", "nginx", "-c", f"{WHERE}/proxy.conf")
+        self.proxy_pid = main_pid(COMPARATOR)
         sh("systemctl", "restart", "agent-bridged.service", "agent-credentiald.service")
         definition = json.dumps({"name": "bench-far", "base_url": f"https://localhost:{UPSTREAM}/api", "auth": {"kind": "bearer"},
                                  "allow": [{"methods": ["GET", "POST"], "paths": ["/*"]}]})
@@ -80,17 +90,18 @@ class World:
         for c in self.children:
             c.terminate()
             c.wait()
+        sh("systemctl", "stop", COMPARATOR)
         DROPIN.unlink()
         sh("systemctl", "restart", "agent-bridged.service")
 
-    def client(self, ours, mode, path, count, parallel, body=b""):
-        """One go of bench-http, through ours or nginx."""
+    def client(self, ours, mode, path, count, parallel, body=b"", port=PROXY):
+        """One go of bench-http, through ours or nginx at PORT."""
         head = f"{'POST' if body else 'GET'} {'/v1/services/bench-far' if ours else '/api'}{path} HTTP/1.1\r\nHost: localhost\r\n"
         if ours:
             head += f"Authorization: Bearer {self.token}\r\n"
         if body:
             head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        argv = [f"{HELPERS}/bench-http", mode, "127.0.0.1", "8377" if ours else str(PROXY), str(count), str(parallel)]
+        argv = [f"{HELPERS}/bench-http", mode, "127.0.0.1", "8377" if ours else str(port), str(count), str(parallel)]
         if ours:
             argv = ["nsenter", f"--net=/run/agentd/runs/{self.live.id}/netns", *argv]
         done = subprocess.run(argv, input=(head + "\r\n").encode() + body, check=True, capture_output=True)
@@ -112,32 +123,51 @@ def workers(pid):
     return [int(p) for p in out] or [pid]
 
 
-def bridge_pid():
-    return int(sh("systemctl", "show", "-P", "MainPID", "agent-bridged.service"))
+def main_pid(unit):
+    return int(sh("systemctl", "show", "-P", "MainPID", unit))
+
+
+BODY = b'{"m":"' + b"x" * 2039 + b'"}'
+SIDES = {"ours": dict(ours=True), "nginx": dict(ours=False), "logging": dict(ours=False, port=LOGGING)}
+
+
+def cpu_usec(pid):
+    """Time on a CPU so far; unlike the time of a request it says little of what else the machine does."""
+    return int(pathlib.Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1000
+
+
+def turns(world, rounds, count, parallel):
+    """For each side: what bench-http said of each of its goes, and the CPU time that a request took in each."""
+    pids = {"ours": main_pid(BRIDGE), "nginx": workers(world.proxy_pid)[0]}
+    pids["logging"] = pids["nginx"]
+    answers, cpu = {s: [] for s in SIDES}, {s: [] for s in SIDES}
+    for side in SIDES.values():
+        world.client(mode="load", path="/echo", count=count // 5, parallel=parallel, body=BODY, **side)
+    for _ in range(rounds):
+        for name, side in SIDES.items():
+            before = cpu_usec(pids[name])
+            answers[name].append(world.client(mode="load", path="/echo", count=count, parallel=parallel, body=BODY, **side))
+            cpu[name].append((cpu_usec(pids[name]) - before) / count)
+    return answers, cpu
 
 
 def latency(world, row):
-    body = b'{"m":"' + b"x" * 2039 + b'"}'
-    for side in (True, False):
-        world.client(side, "load", "/echo", 50, 1, body)
-    ours, ref = [], []
-    for _ in range(8):
-        ref += world.client(False, "load", "/echo", 250, 1, body)["usec"]
-        ours += world.client(True, "load", "/echo", 250, 1, body)["usec"]
-    yield row("bridge-latency", "2 KB POST, one connection", "nginx, injecting", ours, ref, 1.5)
+    answers, cpu = turns(world, 8, 250, 1)
+    usec = {s: [u for a in answers[s] for u in a["usec"]] for s in SIDES}
+    yield row("bridge-latency", "2 KB POST, one connection", "nginx, injecting", usec["ours"], usec["nginx"], 1.5)
+    yield row("bridge-latency", "the same, nginx with records", "nginx, records in the journal", usec["ours"], usec["logging"], None)
+    yield row("bridge-latency", "CPU time of a request", "nginx, injecting", cpu["ours"], cpu["nginx"], None)
 
 
 def throughput(world, row):
-    body = b'{"m":"' + b"x" * 2039 + b'"}'
-    for side in (True, False):
-        world.client(side, "load", "/echo", 1000, 64, body)
-    ours, ref = [], []
-    for _ in range(5):
-        ref.append(5000 / world.client(False, "load", "/echo", 5000, 64, body)["seconds"])
-        ours.append(5000 / world.client(True, "load", "/echo", 5000, 64, body)["seconds"])
-    r = row("bridge-throughput", "64 connections", "nginx, one worker", ours, ref, 0.8, at_most=False)
-    r["unit"] = "requests/s"
-    yield r
+    answers, cpu = turns(world, 5, 5000, 64)
+    speed = {s: [5000 / a["seconds"] for a in answers[s]] for s in SIDES}
+    for side, reference, target in (("nginx", "nginx, one worker", 0.8), ("logging", "nginx, records in the journal", None)):
+        case = "64 connections" if side == "nginx" else "the same, nginx with records"
+        r = row("bridge-throughput", case, reference, speed["ours"], speed[side], target, at_most=False)
+        r["unit"] = "requests/s"
+        yield r
+    yield row("bridge-throughput", "CPU time of a request", "nginx, one worker", cpu["ours"], cpu["nginx"], None)
 
 
 def peak(pid, action):
@@ -152,10 +182,10 @@ def peak(pid, action):
 
 
 def stream(world, row, n=1000):
-    before = resident(bridge_pid())
+    before = resident(main_pid(BRIDGE))
     ask = lambda side: world.client(side, "streams", "/events", n, 100)["delay_usec"]
     ref, ref_peak = peak(workers(world.proxy_pid)[0], lambda: ask(False))
-    ours, our_peak = peak(bridge_pid(), lambda: ask(True))
+    ours, our_peak = peak(main_pid(BRIDGE), lambda: ask(True))
     p99 = lambda v: sorted(v)[int(len(v) * 0.99)]
     r = row("bridge-stream", f"{n} streams, delay of an event", "nginx, buffering off", ours, ref, None)
     added = p99(ours) - p99(ref)
