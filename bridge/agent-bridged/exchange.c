@@ -65,6 +65,11 @@ static void count(Bridge *b, const HttpRecord *record, const char *route) {
                 }
 }
 
+/* Of a session in an edit there is the proxy's listener alone. */
+static bool is_edit_session(const BridgeRun *run, const LiveRun *live) {
+        return live ? live->holder != NULL : run != run->bridge->remote && !run->listeners[RUN_LISTENER_HTTP];
+}
+
 static void write_record(BridgeRun *run, const HttpRecord *record, const Exchange *x) {
         char buf[AUDIT_SIZE_MAX], message_buf[AUDIT_SIZE_MAX / 4];
         Text t = text_in(buf, sizeof(buf)), message = text_in(message_buf, sizeof(message_buf));
@@ -72,8 +77,7 @@ static void write_record(BridgeRun *run, const HttpRecord *record, const Exchang
         const char *method = record->request ? http_request_head(record->request)->method : NULL;
         const char *code = record->request ? http_request_problem_code(record->request) : NULL;
         const char *outcome = x && x->outcome ? x->outcome : outcome_to_string(record->outcome);
-        /* Of a session in an edit there is the proxy's listener alone. */
-        bool edit = live ? live->holder != NULL : run != run->bridge->remote && !run->listeners[RUN_LISTENER_HTTP];
+        bool edit = is_edit_session(run, live);
         bool refused = record->status == 401 || record->status == 403 || !record->request;
         const char *id = live ? live->run : run->id;
 
@@ -83,7 +87,7 @@ static void write_record(BridgeRun *run, const HttpRecord *record, const Exchang
         text_add(&message, strempty(method));
         text_add(&message, " ");
         text_add(&message, x ? x->route : "malformed");
-        if (x && x->service) {
+        if (x && x->service && !streq(x->service, x->route)) { /* the proxy's is called as its route */
                 text_add(&message, " ");
                 text_add(&message, x->service);
         }
@@ -129,10 +133,11 @@ static void write_record(BridgeRun *run, const HttpRecord *record, const Exchang
 void exchange_flush_refusals(BridgeRun *run) {
         char buf[512], message_buf[128];
         Text t = text_in(buf, sizeof(buf)), message = text_in(message_buf, sizeof(message_buf));
+        bool edit = is_edit_session(run, NULL);
 
         if (run->n_omitted == 0)
                 return;
-        text_add(&message, "Run ");
+        text_add(&message, edit ? "Edit session " : "Run ");
         text_add(&message, run->id);
         text_add(&message, ": ");
         text_add_u64(&message, run->n_omitted);
@@ -141,7 +146,7 @@ void exchange_flush_refusals(BridgeRun *run) {
         audit_add(&t, "MESSAGE_ID", MESSAGE_REQUEST);
         audit_add_u64(&t, "PRIORITY", LOG_WARNING);
         audit_add(&t, "SYSLOG_IDENTIFIER", "agent-bridge-audit");
-        audit_add(&t, "AGENT_RUN", run->id);
+        audit_add(&t, edit ? "AGENT_EDIT_SESSION" : "AGENT_RUN", run->id);
         audit_add_u64(&t, "AGENT_OMITTED", run->n_omitted);
         run->n_omitted = 0;
         audit_sink(&t);

@@ -53,8 +53,11 @@ void route_proxy(const RouteRequest *r) {
         }
         if (k < 0 || !proxy_allows(r->live->proxy, host, port)) {
                 exchange_of(r->http)->outcome = "denied";
-                http_problem(r->http, 403, "host-not-allowed", "The agent's definition does not allow this host and "
-                                                               "port.", NULL, 0);
+                http_problem(r->http, 403, "host-not-allowed",
+                             r->live->holder ? "This session may not go to this host and port: they are neither among "
+                                               "AllowHosts= of agentd.conf nor were they named by --allow-host." :
+                                               "The agent's definition does not allow this host and port.",
+                             NULL, 0);
                 return;
         }
         if (head->tunnel) {

@@ -5,6 +5,7 @@
  * of ours, byte-exact both ways and with bounded memory; and that the routes' listener is no proxy. */
 
 #include "bridge-harness.h"
+#include "exchange.h"
 
 static struct sockaddr_in address_p, echo_address;
 static int echo_listener;
@@ -58,7 +59,9 @@ static void test_refusals(const char *origin, const char *target) {
         /* Nothing is listed: nothing goes. */
         n_upstream = 0;
         proxy_of(NULL, NULL);
-        EXPECT(through(get, h), 403);
+        char *told = through(get, h);
+        EXPECT(told, 403);
+        assert(strstr(told, "The agent's definition"));
         EXPECT(through(connect, h), 403);
         proxy_of("localhost:1", "*.localhost:443");
         EXPECT(through(get, h), 403);
@@ -112,6 +115,38 @@ static void test_absolute(const char *origin) {
         assert(strstr(agentd_log, "\"service\":\"proxy\"") && n_audit == 1 && strstr(audit_log, "AGENT_ROUTE=proxy "));
 }
 
+static unsigned n_omitted_records;
+
+static bool record_has(const Text *record, const char *what) {
+        return memmem(record->start, text_size(record), what, strlen(what));
+}
+
+static void audit_omitted(const Text *record) {
+        if (!record_has(record, "\nAGENT_OMITTED=2"))
+                return;
+        n_omitted_records++;
+        assert(record_has(record, "MESSAGE=Edit session " RUN_A ": 2 more") &&
+               record_has(record, "\nAGENT_EDIT_SESSION=" RUN_A) && !record_has(record, "\nAGENT_RUN="));
+}
+
+/* What was too much for records of its own is told as the session's, too. */
+static void test_omitted(const char *origin) {
+        _cleanup_free_ char *get = strprintf("GET %s/base/x", origin);
+        BridgeRun *run;
+
+        assert(register_run(RUN_A, -EBADF, -EBADF, listen_tcp(&address_p)) == 0);
+        run = strmap_get(bridge->runs, RUN_A);
+        run->n_refused = REFUSALS_PER_SECOND; /* of a second that does not end */
+        run->refused_usec = UINT64_MAX / 2;
+        audit_sink = audit_omitted;
+        EXPECT(through(get, ""), 407);
+        EXPECT(through(get, ""), 407);
+        assert(n_omitted_records == 0 && run->n_omitted == 2);
+        assert(register_run(RUN_A, listen_tcp(&address_a), -EBADF, listen_tcp(&address_p)) == 0);
+        assert(n_omitted_records == 1);
+        audit_sink = audit_to_log;
+}
+
 /* A session in an edit has the proxy and nothing else, and its record says whose it is. */
 static void test_edit_session(const char *origin) {
         _cleanup_free_ char *get = strprintf("GET %s/base/x", origin),
@@ -125,7 +160,11 @@ static void test_edit_session(const char *origin) {
         assert(n_audit == 1 && strstr(audit_log, "AGENT_EDIT_SESSION=" RUN_A) &&
                strstr(audit_log, "AGENT_HOLDER=carol"));
         assert(!strstr(audit_log, "AGENT_RUN=") && !strstr(agentd_log, "\"service\":\"proxy\""));
+        assert(strstr(audit_log, "MESSAGE=Edit session " RUN_A ": GET proxy: 200 complete "));
         EXPECT(authorized("GET", "/v1/run", "", NULL), 401);
+        char *told = through("GET http://elsewhere.example/x", h);
+        EXPECT(told, 403);
+        assert(strstr(told, "--allow-host") && !strstr(told, "definition"));
 
         /* It may be open for longer than its token is good for, but not after its end; and no run, or other session. */
         const uint64_t day = 24 * 3600, ago = (uint64_t) time(NULL) - 40 * day;
@@ -238,6 +277,7 @@ int main(void) {
         test_refusals(origin, origin + strlen("http://"));
         test_absolute(origin);
         test_edit_session(origin);
+        test_omitted(origin);
         proxy_of(target, NULL);
         test_tunnel(target);
         safe_close(echo_listener);
