@@ -26,9 +26,26 @@ static int agent_find(sd_bus *bus, const char *path, const char *interface, void
 }
 
 typedef struct Enumeration {
+        Manager *manager;
         sd_bus *bus;
         char **paths;
+        uint64_t size;
 } Enumeration;
+
+/* All objects with their properties go into one message, and the bus hangs up on who sends one that is too large. Those of
+ * one user always fit. */
+#define OBJECTS_SIZE_MAX (UINT64_C(64) << 20)
+
+static int add_size(const StoreUser *user, void *userdata) {
+        Enumeration *n = userdata;
+        StoreOwned o;
+        int r;
+
+        r = store_owned(n->manager->store, user->name, &o);
+        if (r >= 0)
+                n->size += o.agents_size;
+        return r;
+}
 
 /* Names are told, by introspection, only to those who may see the object. */
 static int enumerate_one(const StoreAgent *agent, void *userdata) {
@@ -43,13 +60,20 @@ static int enumerate_one(const StoreAgent *agent, void *userdata) {
 }
 
 static int agent_enumerate(sd_bus *bus, const char *prefix, void *userdata, char ***nodes, sd_bus_error *e) {
-        Enumeration n = { .bus = bus, .paths = calloc(1, sizeof(char *)) };
+        Enumeration n = { .manager = userdata, .bus = bus, .paths = calloc(1, sizeof(char *)) };
+        sd_bus_message *call = sd_bus_get_current_message(bus);
         Manager *m = userdata;
-        int r;
+        int r = 0;
 
         if (!n.paths)
                 return -ENOMEM;
-        r = store_agent_list(m->store, NULL, enumerate_one, &n);
+        if (call && streq_ptr(sd_bus_message_get_member(call), "GetManagedObjects") && bus_may_read(bus, 0))
+                r = store_users(m->store, add_size, &n);
+        if (r >= 0 && n.size > OBJECTS_SIZE_MAX)
+                r = sd_bus_error_set(e, SD_BUS_ERROR_LIMITS_EXCEEDED,
+                                     "All agents of all users are too much for one message. Ask ListAgents.");
+        if (r >= 0)
+                r = store_agent_list(m->store, NULL, enumerate_one, &n);
         if (r < 0) {
                 strv_free(n.paths);
                 return r;
@@ -155,9 +179,17 @@ static int first_generation(Manager *m, const char *user, const Definition *d, c
         return r == -ENOSPC || r == -EDQUOT ? bus_store_error(m, e, r) : r;
 }
 
-static int count_one(const StoreAgent *agent, void *userdata) {
-        ++*(int *) userdata;
-        return 0;
+/* Whether USER may have one agent more, or (OLD) another definition of one. */
+static int check_room(Manager *m, sd_bus_error *e, uid_t uid, const char *user, const char *text, const char *old) {
+        StoreOwned o;
+        int r;
+
+        r = store_owned(m->store, user, &o);
+        if (r < 0)
+                return bus_store_error(m, e, r);
+        return bus_check_definitions(e, uid, o.agents, o.agents_size, old ? 0 : 1,
+                                     (int64_t) strlen(text) - (int64_t) strlen(strempty(old)), BUS_AGENTS_MAX,
+                                     "agents");
 }
 
 static int refuse_existing(sd_bus_error *e, const char *user, const char *name) {
@@ -172,14 +204,15 @@ int method_create_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         _cleanup_free_ char *user = NULL, *text = NULL, *manifest = NULL, *path = NULL;
         char digest[DIGEST_LEN + 1];
         Manager *m = userdata;
-        int n = 0, r;
         uid_t uid;
+        int r;
 
         r = read_definition(m, msg, e, &uid, &user, &d);
         if (r <= 0)
                 return r < 0 ? r : 1;
-        r = store_agent_list(m->store, user, count_one, &n);
-        r = bus_check_number(m, e, uid, r < 0 ? r : n, BUS_AGENTS_MAX, "agents");
+        r = definition_format(d, &text);
+        if (r >= 0)
+                r = check_room(m, e, uid, user, text, NULL);
         if (r < 0)
                 return r;
         r = store_agent_get(m->store, user, d->name, &old);
@@ -188,9 +221,6 @@ int method_create_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         if (r != -ENOENT)
                 return bus_store_error(m, e, r);
         r = first_generation(m, user, d, digest, &manifest, e);
-        if (r < 0)
-                return r;
-        r = definition_format(d, &text);
         if (r < 0)
                 return r;
         r = store_agent_add(m->store,
@@ -216,6 +246,7 @@ int method_create_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
 }
 
 int method_update_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
+        _cleanup_(store_agent_freep) StoreAgent *old = NULL;
         _cleanup_(definition_freep) Definition *d = NULL;
         _cleanup_free_ char *user = NULL, *text = NULL, *path = NULL;
         Manager *m = userdata;
@@ -226,6 +257,13 @@ int method_update_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         if (r <= 0)
                 return r < 0 ? r : 1;
         r = definition_format(d, &text);
+        if (r < 0)
+                return r;
+        r = store_agent_get(m->store, user, d->name, &old);
+        if (r == -ENOENT)
+                return no_such_agent(e, user, d->name);
+        if (r >= 0)
+                r = check_room(m, e, uid, user, text, old->definition);
         if (r < 0)
                 return r;
         r = store_agent_update(m->store, user, d->name, text, d->concurrency);

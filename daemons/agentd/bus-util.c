@@ -184,6 +184,22 @@ int bus_check_number(Manager *m, sd_bus_error *e, uid_t uid, int n, int max, con
         return 0;
 }
 
+int bus_check_definitions(sd_bus_error *e, uid_t uid, uint64_t n, uint64_t size, unsigned add, int64_t grow,
+                          unsigned max, const char *what) {
+        if (uid == 0)
+                return 0;
+        if (n + add > max && add > 0)
+                return sd_bus_error_setf(e, SD_BUS_ERROR_LIMITS_EXCEEDED,
+                                         "One user may keep %u %s. Remove some that are not needed.", max, what);
+        /* Who is beyond it already may make it less. */
+        if (grow > 0 && size + (uint64_t) grow > BUS_DEFINITIONS_SIZE_MAX)
+                return sd_bus_error_setf(e, SD_BUS_ERROR_LIMITS_EXCEEDED,
+                                         "The definitions of one user's %s may have %u MiB together. Remove some that "
+                                         "are not needed; what is large belongs in the environment.",
+                                         what, BUS_DEFINITIONS_SIZE_MAX >> 20);
+        return 0;
+}
+
 int bus_store_error(Manager *m, sd_bus_error *e, int r) {
         switch (r) {
         case -ENOSPC:

@@ -353,6 +353,21 @@ static int make_definition(Operation *o, Definition **ret, char **ret_reason) {
         return 0;
 }
 
+/* As for CreateAgent. */
+static int check_room(Operation *o, const char *text, char **ret_reason) {
+        _cleanup_(sd_bus_error_free) sd_bus_error e = SD_BUS_ERROR_NULL;
+        StoreOwned owned;
+        int r;
+
+        r = store_owned(o->manager->store, o->user, &owned);
+        if (r >= 0)
+                r = bus_check_definitions(&e, o->uid, owned.agents, owned.agents_size, 1, (int64_t) strlen(text),
+                                          BUS_AGENTS_MAX, "agents");
+        if (r < 0 && e.message) /* a sentence, which will be part of one */
+                *ret_reason = strndup(e.message, strlen(e.message) - 1);
+        return r;
+}
+
 /* History and head in one step: what is in force is the old state or the new one. */
 static int commit(Operation *o, char **ret_reason) {
         _cleanup_(definition_freep) Definition *d = NULL;
@@ -377,6 +392,8 @@ static int commit(Operation *o, char **ret_reason) {
                 r = make_definition(o, &d, ret_reason);
                 if (r >= 0)
                         r = definition_format(d, &text);
+                if (r >= 0)
+                        r = check_room(o, text, ret_reason);
         }
         rows = r >= 0 ? calloc(c->n, sizeof *rows) : NULL;
         if (r >= 0 && !rows)

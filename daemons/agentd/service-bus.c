@@ -34,29 +34,36 @@ static int no_such_service(sd_bus_error *e, const char *user, const char *name) 
         return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_SERVICE, "%s has no service \"%s\".", user, name);
 }
 
-static int count_one(const StoreService *row, void *userdata) {
-        ++*(int *) userdata;
-        return 0;
+/* Whether USER may have one service more, or (OLD) another definition of one. */
+static int check_room(Manager *m, sd_bus_message *msg, sd_bus_error *e, const char *user, const char *text,
+                      const char *old) {
+        StoreOwned o;
+        uid_t uid;
+        int r;
+
+        r = bus_sender_euid(msg, &uid);
+        if (r < 0)
+                return r;
+        r = store_owned(m->store, user, &o);
+        if (r < 0)
+                return bus_store_error(m, e, r);
+        return bus_check_definitions(e, uid, o.services, o.services_size, old ? 0 : 1,
+                                     (int64_t) strlen(text) - (int64_t) strlen(strempty(old)), BUS_SERVICES_MAX,
+                                     "services");
 }
 
 int method_create_service(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         _cleanup_(service_unrefp) Service *s = NULL;
         _cleanup_free_ char *user = NULL, *text = NULL;
         Manager *m = userdata;
-        int n = 0, r;
-        uid_t uid;
+        int r;
 
         r = read_service(m, msg, e, &user, &s);
         if (r <= 0)
                 return r < 0 ? r : 1;
-        r = bus_sender_euid(msg, &uid);
-        if (r < 0)
-                return r;
-        r = store_service_list(m->store, user, count_one, &n);
-        r = bus_check_number(m, e, uid, r < 0 ? r : n, BUS_SERVICES_MAX, "services");
-        if (r < 0)
-                return r;
         r = service_to_json(s, &text);
+        if (r >= 0)
+                r = check_room(m, msg, e, user, text, NULL);
         if (r < 0)
                 return r;
         r = store_service_add(m->store, user, s->name, text);
@@ -68,6 +75,7 @@ int method_create_service(sd_bus_message *msg, void *userdata, sd_bus_error *e) 
 }
 
 int method_update_service(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
+        _cleanup_(store_service_freep) StoreService *old = NULL;
         _cleanup_(service_unrefp) Service *s = NULL;
         _cleanup_free_ char *user = NULL, *text = NULL;
         Manager *m = userdata;
@@ -77,6 +85,13 @@ int method_update_service(sd_bus_message *msg, void *userdata, sd_bus_error *e) 
         if (r <= 0)
                 return r < 0 ? r : 1;
         r = service_to_json(s, &text);
+        if (r < 0)
+                return r;
+        r = store_service_get(m->store, user, s->name, &old);
+        if (r == -ENOENT)
+                return no_such_service(e, user, s->name);
+        if (r >= 0)
+                r = check_room(m, msg, e, user, text, old->definition);
         if (r < 0)
                 return r;
         r = store_service_update(m->store, user, s->name, text);
@@ -91,12 +106,19 @@ typedef struct UserOf {
         char *agent; /* found */
 } UserOf;
 
-static int agent_uses(const StoreAgent *a, void *userdata) {
+static int agent_uses(const StoreAgent *listed, void *userdata) {
+        _cleanup_(store_agent_freep) StoreAgent *a = NULL;
         _cleanup_(definition_freep) Definition *d = NULL;
         UserOf *u = userdata;
+        int r;
 
-        if (u->agent || definition_parse(a->definition, strlen(a->definition), u->manager->settings, DEFINITION_STORED,
-                                         &d, NULL) < 0)
+        if (u->agent)
+                return 0;
+        r = store_agent_get(u->manager->store, listed->user, listed->name, &a);
+        if (r < 0)
+                return r;
+        if (definition_parse(a->definition, strlen(a->definition), u->manager->settings, DEFINITION_STORED, &d,
+                             NULL) < 0)
                 return 0;
         return strv_contains(d->services, u->service) ? free_and_strdup(&u->agent, a->name) : 0;
 }

@@ -156,7 +156,7 @@ static void drop_unasked(sd_bus *asking) {
                 ;
 }
 
-int bus_sender_euid(sd_bus_message *m, uid_t *ret) {
+static int ask_euid(sd_bus_message *m, uid_t *ret) {
         const char *sender = sd_bus_message_get_sender(m);
         sd_bus_creds *creds = NULL;
         sd_bus *asking;
@@ -167,7 +167,6 @@ int bus_sender_euid(sd_bus_message *m, uid_t *ret) {
         r = asking_connection(sd_bus_message_get_bus(m), &asking);
         if (r < 0)
                 return r;
-        /* Asked of the bus each time: the sender may have gone, and then nobody is speaking. */
         r = sd_bus_get_name_creds(asking, sender, SD_BUS_CREDS_EUID, &creds);
         drop_unasked(asking);
         if (r < 0)
@@ -176,6 +175,29 @@ int bus_sender_euid(sd_bus_message *m, uid_t *ret) {
         r = sd_bus_creds_get_euid(creds, ret);
         sd_bus_creds_unref(creds);
         return r < 0 ? r : 0;
+}
+
+int bus_sender_euid(sd_bus_message *m, uid_t *ret) {
+        /* Who is asked for all objects looks once for each, and it is one message. */
+        static char last_sender[256];
+        static uint64_t last_cookie;
+        static uid_t last_uid;
+        const char *sender = sd_bus_message_get_sender(m);
+        uint64_t cookie = 0;
+        int r;
+
+        if (sender && sd_bus_message_get_cookie(m, &cookie) >= 0 && cookie == last_cookie &&
+            streq(sender, last_sender)) {
+                *ret = last_uid;
+                return 0;
+        }
+        r = ask_euid(m, ret);
+        if (r >= 0 && strlen(sender) < sizeof last_sender) {
+                strcpy(last_sender, sender);
+                last_cookie = cookie;
+                last_uid = *ret;
+        }
+        return r;
 }
 
 static bool strv_equal(char *const *a, char *const *b) {
@@ -321,8 +343,9 @@ int bus_verify_async(BusPolkit *p, sd_bus_message *m, const char *action, const 
         int r, interactive;
         uid_t euid;
 
-        /* The privileged and the owner need no polkit; looked up anew in each pass. */
-        r = bus_sender_euid(m, &euid);
+        /* The privileged and the owner need no polkit. Asked of the bus in each pass: the sender may have gone, and then
+         * nobody is speaking. */
+        r = ask_euid(m, &euid);
         if (r < 0)
                 return sd_bus_error_setf(e, SD_BUS_ERROR_ACCESS_DENIED,
                                          "Access denied: the caller cannot be identified.");

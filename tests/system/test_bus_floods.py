@@ -5,7 +5,11 @@ import json
 import pathlib
 import subprocess
 
-from client import BUS_NAME, MANAGER, MANAGER_PATH, call_as, run, show
+import inside
+from client import BUS_NAME, MANAGER, MANAGER_PATH, agentctl, call_as, run, show
+
+OBJECT_MANAGER = "org.freedesktop.DBus.ObjectManager"
+LIMITS_EXCEEDED = "org.freedesktop.DBus.Error.LimitsExceeded"
 
 # Sends COUNT calls of ExecuteAgent with inputs of SIZE bytes, over several connections, and asks for no answers; at last
 # a question on each, whose answer says that all before it was dealt with.
@@ -111,7 +115,7 @@ def test_logs_that_nobody_reads(agentd, users, image, unique):
         argv = ["runuser", "-u", users[0], "--", "python3", "-c", HOLDER, BUS_NAME, MANAGER_PATH, MANAGER, ids[0]]
         with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
             number, error = holder.stdout.readline().split()
-            assert error == "org.freedesktop.DBus.Error.LimitsExceeded" and 10 < int(number) < 100
+            assert error == LIMITS_EXCEEDED and 10 < int(number) < 100
             assert call_as(users[1], ("OpenRunLog", ids[1], False))[0] == {"value": ""}
             agentd.call("OpenRunLog", ids[0], False).take()
             holder.stdin.close()
@@ -122,3 +126,54 @@ def test_logs_that_nobody_reads(agentd, users, image, unique):
             call_as(user, ("CancelRun", agentd.run_id(path)))
             agentd.finish(path)
             call_as(user, ("RemoveAgent", name))
+
+
+def test_definitions_have_a_bound_in_bytes(agentd, users, image, unique, text_file):
+    """Who asks for all objects gets all definitions in one message, and the bus hangs up on who sends what is too large."""
+    user, prefix, pid = users[1], unique(), show("agentd.service", "MainPID")
+    large = {f"V{i}": "x" * 32000 for i in range(7)}
+
+    def definition(name, environment):
+        return json.dumps({"name": name, "image": image, "kind": "exec", "command": ["/bin/true"],
+                           "environment": environment})
+
+    names = [f"{prefix}-{i}" for i in range(120)]
+    made = call_as(user, *(("CreateAgent", definition(name, large)) for name in names))
+    try:
+        refused = [m["error"] for m in made if "error" in m]
+        assert set(refused) == {LIMITS_EXCEEDED} and 10 < len(names) - len(refused) < 100
+        # The same by the other ways.
+        name = names[0]
+        archive = text_file("")
+        agentctl("env", "export", f"{user}/{name}", archive)
+        run("chmod", "644", archive)
+        path = call_as(user, ("ImportEnvironment", prefix, {"fd": archive}, {"options": {}}))[0]["value"]
+        result, detail = agentd.complete(path)
+        assert result == "failed" and "Remove some" in detail
+        last = next(n for n, m in zip(names, made) if "error" in m)
+        small = call_as(user, ("CreateAgent", definition(last, {})), ("UpdateAgent", definition(last, large)),
+                        ("UpdateAgent", definition(name, {})), ("UpdateAgent", definition(last, large)))
+        assert ["error" in s for s in small] == [False, True, False, False]
+        for who in (user, "root", users[0]):
+            shown = call_as(who, (BUS_NAME, MANAGER_PATH, OBJECT_MANAGER, "GetManagedObjects", []))[0]["value"]
+            assert any(path.endswith(f"/{user}/{name.replace('-', '_2d')}") for path in shown) == (who != users[0])
+        assert show("agentd.service", "MainPID") == pid
+    finally:
+        call_as(user, *(("RemoveAgent", name) for name in [*names, prefix]))
+
+
+def test_a_receipt_has_a_bound_in_bytes(agentd, make_service, make_agent):
+    """What cannot be stored would keep a run live for ever, and with it its place."""
+    service = make_service(base_url="https://localhost:1/")  # where nobody listens
+    code = inside.PRELUDE + f"""
+c = connect()
+for i in range(1300):
+    c.request("GET", "/v1/services/{service}/" + "a" * 7900, headers={{"Authorization": "Bearer " + token()}})
+    c.getresponse().read()
+say(1300)
+"""
+    path = agentd.execute(make_agent(inside.COMMAND, kind="command", services=[service]), code)
+    assert agentd.finish(path)[0] == "success"
+    assert agentd.result(path)["output"] == 1300
+    calls = agentd.receipt(path)["calls"]
+    assert 900 < len(calls) < 1100 and len(json.dumps(calls)) < 9 << 20

@@ -89,12 +89,30 @@ static void test_records(void) {
         }
         assert(store_call_add(s, second, 1, "last", "{}") == -E2BIG);
         assert(store_call_add(s, second, 1, "d1", "{}") == -E2BIG);
+
+        /* So does the one of their bytes: all of them are in one receipt, which has to be stored. */
+        char third[RUN_ID_LEN + 1];
+        unsigned n = 0;
+
+        big[STORE_CALL_SIZE_MAX] = 0;
+        assert(store_run_finish(s, second, 1, &success) == 0);
+        assert(enqueue(s, "a", "x", 0, third) == 1);
+        store_run_free(claim(s, &no_caps));
+        for (int r = 1; r == 1; n++) {
+                char name[16];
+
+                snprintf(name, sizeof(name), "f%u", n);
+                r = store_call_add(s, third, 1, name, big);
+                assert(r == 1 || r == -E2BIG);
+        }
+        assert(n - 1 == STORE_CALLS_SIZE_MAX / STORE_CALL_SIZE_MAX);
+        assert(store_call_add(s, third, 1, "small", "{}") == -E2BIG);
 }
 
 /* ---- agents and heads ---- */
 
 static int count_agent(const StoreAgent *a, void *userdata) {
-        assert(a->name && a->user && a->head && a->definition);
+        assert(a->name && a->user && a->head && !a->definition);
         return strv_extend(userdata, a->name);
 }
 

@@ -51,6 +51,8 @@ typedef struct StoreOps {
         int (*runs_remove)(Store *s, char *const *ids);
         int (*users)(Store *s, StoreUserCallback callback, void *userdata);
 
+        int (*owned)(Store *s, const char *user, StoreOwned *ret);
+
         int (*agent_add)(Store *s, const StoreAgent *agent, const StoreGeneration *first);
         int (*agent_update)(Store *s, const char *user, const char *name, const char *definition,
                             uint64_t concurrency);

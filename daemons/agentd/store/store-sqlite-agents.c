@@ -104,9 +104,12 @@ int sq_agent_remove(Store *s, const char *user, const char *name) {
         return sq_commit(&t);
 }
 
-#define AGENT_SELECT                                                                                                   \
-        "SELECT u.name, a.uid, l.agent, a.definition, a.concurrency, a.created_usec, a.changed_usec, a.head, "         \
+#define AGENT_SELECT_WITH(definition)                                                                                  \
+        "SELECT u.name, a.uid, l.agent, " definition ", a.concurrency, a.created_usec, a.changed_usec, a.head, "       \
         "a.head_rev FROM agents a JOIN lanes l ON l.id = a.lane_id JOIN users u ON u.id = l.user_id "
+#define AGENT_SELECT AGENT_SELECT_WITH("a.definition")
+/* A definition may be long, and there may be many. */
+#define AGENT_SELECT_SHORT AGENT_SELECT_WITH("NULL")
 
 static int agent_from_row(sqlite3_stmt *st, StoreAgent *ret) {
         StoreAgent a = {
@@ -152,15 +155,47 @@ int sq_agent_get(Store *s, const char *user, const char *name, StoreAgent **ret)
         return 0;
 }
 
+int sq_owned(Store *s, const char *user, StoreOwned *ret) {
+        static const char agents[] = "SELECT COUNT(*), COALESCE(SUM(OCTET_LENGTH(a.definition)), 0) FROM agents a "
+                                     "JOIN lanes l ON l.id = a.lane_id JOIN users u ON u.id = l.user_id "
+                                     "WHERE u.name = ?";
+        static const char services[] = "SELECT COUNT(*), COALESCE(SUM(OCTET_LENGTH(definition)), 0) FROM services "
+                                       "WHERE user = ?";
+        SqliteStore *q = SQLITE_STORE(s);
+        StoreOwned o = {};
+        int r;
+
+        {
+                _cleanup_reset_ sqlite3_stmt *st = NULL;
+
+                r = sq_row(q, &st, agents, "s", user);
+                if (r < 0)
+                        return r;
+                o.agents = sq_column_u64(st, 0);
+                o.agents_size = sq_column_u64(st, 1);
+        }
+        {
+                _cleanup_reset_ sqlite3_stmt *st = NULL;
+
+                r = sq_row(q, &st, services, "s", user);
+                if (r < 0)
+                        return r;
+                o.services = sq_column_u64(st, 0);
+                o.services_size = sq_column_u64(st, 1);
+        }
+        *ret = o;
+        return 0;
+}
+
 int sq_agent_list(Store *s, const char *user, StoreAgentCallback callback, void *userdata) {
         SqliteStore *q = SQLITE_STORE(s);
         _cleanup_reset_ sqlite3_stmt *st = NULL;
         int n = 0, r;
 
         if (user)
-                r = sq_query(q, &st, AGENT_SELECT "WHERE u.name = ? ORDER BY l.agent", "s", user);
+                r = sq_query(q, &st, AGENT_SELECT_SHORT "WHERE u.name = ? ORDER BY l.agent", "s", user);
         else
-                r = sq_query(q, &st, AGENT_SELECT "ORDER BY u.name, l.agent", "");
+                r = sq_query(q, &st, AGENT_SELECT_SHORT "ORDER BY u.name, l.agent", "");
         if (r < 0)
                 return r;
         while ((r = sq_step(q, st)) > 0) {

@@ -20,25 +20,31 @@ static void synchronous_again(SqliteStore **q) {
         (void) sqlite3_exec((*q)->db, "PRAGMA synchronous = FULL", NULL, NULL, NULL);
 }
 
-/* How many calls the run has, without a look at each of them each time. Forgotten where a transaction fails. */
-static int call_count(SqliteStore *q, int64_t seq, uint64_t **ret) {
+/* How many calls the run has, and their bytes, without a look at each of them each time. Forgotten where a
+ * transaction fails. */
+static int call_count(SqliteStore *q, int64_t seq, uint64_t **ret_n, uint64_t **ret_size) {
         size_t i = (size_t) seq % SQ_CALL_COUNTS;
-        uint64_t n;
+        uint64_t n, size;
 
         if (q->call_counts[i].seq != seq) {
                 int r = sq_number(q, &n, "SELECT COUNT(*) FROM calls WHERE seq = ?", "u", (uint64_t) seq);
+                if (r >= 0)
+                        r = sq_number(q, &size, "SELECT COALESCE(SUM(OCTET_LENGTH(text)), 0) FROM calls WHERE seq = ?", "u",
+                                      (uint64_t) seq);
                 if (r < 0)
                         return r;
                 q->call_counts[i].seq = seq;
                 q->call_counts[i].n = n;
+                q->call_counts[i].size = size;
         }
-        *ret = &q->call_counts[i].n;
+        *ret_n = &q->call_counts[i].n;
+        *ret_size = &q->call_counts[i].size;
         return 0;
 }
 
 /* 1, 0, or the error that is this call's own. A fault of the store is told by *RET_FAULT. */
 static int call_add(SqliteStore *q, const StoreCall *c, const SqRunGuard *g, int guarded, int *ret_fault) {
-        uint64_t n, *count;
+        uint64_t n, *count, *size, length = strlen(c->json);
         int r = guarded;
 
         if (r == -EALREADY) {
@@ -52,8 +58,8 @@ static int call_add(SqliteStore *q, const StoreCall *c, const SqRunGuard *g, int
         }
         if (r < 0)
                 return r;
-        r = call_count(q, g->seq, &count);
-        if (r >= 0 && *count >= STORE_CALLS_MAX)
+        r = call_count(q, g->seq, &count, &size);
+        if (r >= 0 && (*count >= STORE_CALLS_MAX || *size + length > STORE_CALLS_SIZE_MAX))
                 return -E2BIG;
         if (r >= 0)
                 r = sq_run(q, "INSERT INTO calls (seq, attempt, call_id, text) VALUES (?, ?, ?, ?)", "uuss",
@@ -65,6 +71,7 @@ static int call_add(SqliteStore *q, const StoreCall *c, const SqRunGuard *g, int
                 return r;
         }
         ++*count;
+        *size += length;
         return 1;
 }
 

@@ -338,6 +338,8 @@ static const StoreOps sqlite_ops = {
         .runs_remove = sq_runs_remove,
         .users = sq_users,
 
+        .owned = sq_owned,
+
         .agent_add = sq_agent_add,
         .agent_update = sq_agent_update,
         .agent_remove = sq_agent_remove,

@@ -27,7 +27,7 @@ typedef struct SqliteStore {
         unsigned n_cached;
         struct {
                 int64_t seq;
-                uint64_t n;
+                uint64_t n, size;
         } call_counts[SQ_CALL_COUNTS]; /* of calls of the runs that were written last; seq 0: none */
 } SqliteStore;
 
@@ -181,6 +181,7 @@ int sq_agent_add(Store *s, const StoreAgent *agent, const StoreGeneration *first
 int sq_agent_update(Store *s, const char *user, const char *name, const char *definition, uint64_t concurrency);
 int sq_agent_remove(Store *s, const char *user, const char *name);
 int sq_agent_get(Store *s, const char *user, const char *name, StoreAgent **ret);
+int sq_owned(Store *s, const char *user, StoreOwned *ret);
 int sq_agent_list(Store *s, const char *user, StoreAgentCallback callback, void *userdata);
 int sq_head_swap(Store *s, const char *user, const char *name, uint64_t expected_rev, const StoreGeneration *to,
                  uint64_t *ret_rev);

@@ -335,6 +335,10 @@ int store_agent_get(Store *s, const char *user, const char *name, StoreAgent **r
         return s->ops->agent_get(s, user, name, ret);
 }
 
+int store_owned(Store *s, const char *user, StoreOwned *ret) {
+        return s->ops->owned(s, user, ret);
+}
+
 int store_agent_list(Store *s, const char *user, StoreAgentCallback callback, void *userdata) {
         return s->ops->agent_list(s, user, callback, userdata);
 }

@@ -42,6 +42,7 @@
 #define STORE_RESULT_MAX (1024U * 1024U)
 #define STORE_BLOB_MAX (16U * 1024U * 1024U)
 #define STORE_CALLS_MAX 10000U   /* bridged calls kept for one run */
+#define STORE_CALLS_SIZE_MAX (8U * 1024U * 1024U) /* of all of them: they are in the receipt, which is one text */
 #define STORE_CALL_SIZE_MAX 16384U
 #define STORE_USAGES_MAX 1000U   /* deductions of one run */
 #define STORE_SESSION_SIZE_MAX (1024U * 1024U)
@@ -314,7 +315,8 @@ typedef struct StoreCounts {
 int store_counts(Store *s, const char *user, const char *agent, StoreCounts *ret);
 
 /* Bridged calls, one JSON document each. 1 stored; 0 this call_id is there already. -ESTALE: the attempt is not
- * there yet; -EALREADY: the run is finished; -E2BIG: STORE_CALLS_MAX. */
+ * there yet; -EALREADY: the run is finished; -E2BIG: STORE_CALLS_MAX,
+ * STORE_CALLS_SIZE_MAX. */
 int store_call_add(Store *s, const char *id, unsigned attempt, const char *call_id, const char *json);
 /* Many of them, of any runs, in one transaction: what store_call_add() would say of each is in its RESULT. Negative
  * where none was stored. */
@@ -407,13 +409,20 @@ typedef int (*StoreUserCallback)(const StoreUser *user, void *userdata);
 /* All users that ever had something here, by name. Cheap. */
 int store_users(Store *s, StoreUserCallback callback, void *userdata);
 
+/* What a user keeps until it is removed by hand: how many, and bytes of their definitions. */
+typedef struct StoreOwned {
+        uint64_t agents, agents_size;
+        uint64_t services, services_size;
+} StoreOwned;
+int store_owned(Store *s, const char *user, StoreOwned *ret);
+
 /* ---- agents, generations, heads ---- */
 
 typedef struct StoreAgent {
         char *user;
         uid_t uid;
         char *name;
-        char *definition;      /* JSON text */
+        char *definition;      /* JSON text; NULL in lists */
         uint64_t concurrency;  /* live runs at most */
         uint64_t created_usec, changed_usec;
         char *head;            /* digest of the generation that the next run boots from */
