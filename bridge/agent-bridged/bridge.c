@@ -40,6 +40,9 @@ static int load_config(BridgeConfig *ret) {
                 return log_error_errno(r, "Failed to read bridge.conf: %m");
         if (ret->connections_max == 0 || ret->connections_max > 65536)
                 return log_error_errno(-EINVAL, "bridge.conf: ConnectionsMax= must be from 1 to 65536.");
+        if (ret->ca_file && access(ret->ca_file, R_OK) < 0)
+                log_warning_errno(-errno, "bridge.conf: CAFile=%s cannot be read, no call over TLS will succeed "
+                                          "(the bridge sees /etc and /usr alone): %m", ret->ca_file);
         return 0;
 }
 

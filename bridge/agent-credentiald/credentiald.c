@@ -71,6 +71,9 @@ static int load_config(Credentiald *c) {
         r = config_load("bridge.conf", table, c);
         if (r < 0)
                 return log_error_errno(r, "Failed to load bridge.conf: %m");
+        if (c->ca_file && access(c->ca_file, R_OK) < 0)
+                log_warning_errno(-errno, "bridge.conf: CAFile=%s cannot be read, no token will be fetched (only /etc "
+                                          "and /usr are seen here): %m", c->ca_file);
 
         r = address_guard_new(c->allow_addresses, &c->guard);
         if (r < 0)

@@ -19,6 +19,7 @@ HELPERS = "/usr/lib/agentd/tests"
 UPSTREAM, PROXY, EVENTS, LOGGING = 9443, 9080, 9081, 9082
 WHERE = pathlib.Path("/run/bench-bridge")
 BRIDGE, COMPARATOR = "agent-bridged.service", "bench-nginx.service"
+CA = pathlib.Path("/etc/agentd/bench-ca.pem")  # where the bridge sees it
 DROPIN = pathlib.Path("/etc/agentd/bridge.conf.d/80-bench.conf")
 
 NGINX = """
@@ -61,8 +62,9 @@ class World:
         sh("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
            "-keyout", f"{WHERE}/key.pem", "-out", f"{WHERE}/cert.pem", "-subj", "/CN=localhost",
            "-addext", "subjectAltName=DNS:localhost")
+        CA.write_text((WHERE / "cert.pem").read_text())
         DROPIN.parent.mkdir(parents=True, exist_ok=True)
-        DROPIN.write_text(f"[Upstream]\nAllowAddresses=127.0.0.0/8 ::1\nCAFile={WHERE}/cert.pem\n[Bridge]\nConnectionsMax=4096\n"
+        DROPIN.write_text(f"[Upstream]\nAllowAddresses=127.0.0.0/8 ::1\nCAFile={CA}\n[Bridge]\nConnectionsMax=4096\n"
                           "[Limits]\nRunRequestsPerSecond=0\n")
         names = dict(where=WHERE, upstream=UPSTREAM, proxy=PROXY, logging=LOGGING, events=EVENTS, answer="x" * 2048)
         names["forward"] = FORWARD.format(**names)
@@ -92,6 +94,7 @@ class World:
             c.wait()
         sh("systemctl", "stop", COMPARATOR)
         DROPIN.unlink()
+        CA.unlink()
         sh("systemctl", "restart", "agent-bridged.service")
 
     def client(self, ours, mode, path, count, parallel, body=b"", port=PROXY):

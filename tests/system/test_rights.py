@@ -10,7 +10,7 @@ import uuid
 import pytest
 
 import inside
-from client import BUS_NAME, PROPERTIES, RUN, TEST_ROOTFS, agentctl, call_as, run
+from client import BUS_NAME, PROPERTIES, RUN, TEST_ROOTFS, agentctl, call_as, run, show, systemctl
 
 DENIED = {"org.freedesktop.DBus.Error.AccessDenied", "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired"}
 
@@ -277,6 +277,40 @@ def test_files_are_closed(users, hers):
             ).returncode
             != 0
         ), path
+
+
+def test_bridge_and_strong_room_see_little(agentd, hers):
+    """Their root has what their units name, and neither the host's mounts nor those of runs, however many there are."""
+    path = agentd.execute(f"alice/{hers['agent']}", "import time; time.sleep(600)")
+    agentd.wait_state(path, "running")
+    try:
+        root = f"/run/agentd/runs/{agentd.run_id(path)}/root"
+        assert os.path.ismount(root)
+        systemctl("restart", "agent-bridged", "agent-credentiald")  # with the run's mounts there already
+        assert os.listdir("/var/lib/agent-credential")
+        for unit in ("agent-bridged", "agent-credentiald"):
+            seen = f"/proc/{show(unit, 'MainPID')}/root"
+            for there in ("/run/agentd/live", "/run/agentd/keys", "/etc/agentd", "/usr/lib/agentd"):
+                assert os.listdir(seen + there), (unit, there)
+            for hidden in ("/run/agentd/runs", "/run/agentd/layers", "/var/lib/agentd", "/home", "/mnt"):
+                assert os.path.exists(hidden) and not os.path.exists(seen + hidden), (unit, hidden)
+            # The two have one root; places to mount on that one of them needs are empty in the other.
+            assert set(os.listdir(seen + "/var")) <= {"lib", "tmp"}, unit
+            sealed = seen + "/var/lib/agent-credential"
+            assert bool(os.path.exists(sealed) and os.listdir(sealed)) == (unit == "agent-credentiald")
+            for empty in ("/etc/credstore", "/etc/credstore.encrypted", "/root", "/tmp", "/var/tmp"):
+                assert not os.path.exists(seen + empty) or os.listdir(seen + empty) == [], (unit, empty)
+            with open(f"/proc/{show(unit, 'MainPID')}/mountinfo", encoding="utf-8") as f:
+                mounts = [line.split() for line in f]
+            assert "/etc" in [m[4] for m in mounts], unit
+            assert not [m for m in mounts if "/runs/" in m[4] or "/layers/" in m[4]], unit
+            for m in mounts:
+                own = m[4].startswith(("/dev/", "/proc", "/tmp", "/var/")) or m[4] == "/run/agent-credential"
+                assert "ro" in m[5].split(",") or own, (unit, m)
+            assert os.stat(seen + "/run/agent-credential").st_uid == 0
+    finally:
+        agentd.call("Cancel", path=path, interface=RUN)
+        agentd.finish(path)
 
 
 def test_secret_is_nowhere_in_the_clear(hers):
