@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
+/* agent-credentiald: see credentiald.h. */
+
 #include <signal.h>
 #include <sys/prctl.h>
 #include <systemd/sd-daemon.h>

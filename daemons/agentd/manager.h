@@ -79,7 +79,7 @@ int manager_new(Manager **ret);
 Manager *manager_free(Manager *m);
 DEFINE_CLEANUP(Manager *, manager_free);
 
-/* Opens the store, starts the worker, connects, reconciles, takes the bus name. */
+/* Opens the store, starts the worker, connects, reconciles. The bus name is taken when both of the below were called. */
 int manager_startup(Manager *m);
 /* What was live when an earlier agentd ended, and what it left behind: see reconcile.c. */
 int manager_reconcile(Manager *m);

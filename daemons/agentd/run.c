@@ -8,7 +8,6 @@
 #include "basic/string-util.h"
 #include "run.h"
 
-
 static void on_unit(Unit *u, UnitEvent event, const char *message, void *userdata);
 
 Run *run_free(Run *run) {

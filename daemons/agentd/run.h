@@ -88,8 +88,7 @@ void run_cancel(Run *run);
 Run *run_free(Run *run);
 DEFINE_CLEANUP(Run *, run_free);
 
-/* For the parts of a run that live in files of their own. */
-/* Between run.c and run-settle.c. */
+/* run.c and run-settle.c, for each other and for the parts of a run below. */
 void run_register(Run *run);
 void run_set_end(Run *run, RunResult result, bool retry, const char *format, ...)
         _printf_(4, 5);                                                        /* the first one counts */

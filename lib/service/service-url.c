@@ -122,10 +122,52 @@ static int port_parse(const char *s, size_t n, uint16_t *ret) {
         return 0;
 }
 
+/* HOST, HOST:PORT, [ADDRESS] or [ADDRESS]:PORT from S to END: fills host and port, which has its default already. */
+static int authority_parse(const char *s, const char *end, ServiceUrl *u, bool *ret_six, char **ret_reason) {
+        size_t n = (size_t) (end - s);
+        const char *colon;
+        bool six = *s == '[';
+        int r;
+
+        if (six) {
+                const char *close = memchr(s, ']', n);
+                struct in6_addr a;
+
+                if (!close || (close + 1 != end && close[1] != ':'))
+                        return refuse(ret_reason, "has a malformed IPv6 address");
+                u->host = strndup(s + 1, (size_t) (close - s - 1));
+                if (!u->host)
+                        return -ENOMEM;
+                if (inet_pton(AF_INET6, u->host, &a) != 1)
+                        return refuse(ret_reason, "has a malformed IPv6 address");
+                colon = close[1] == ':' && close + 1 < end ? close + 1 : NULL;
+        } else {
+                colon = memchr(s, ':', n);
+                u->host = strndup(s, colon ? (size_t) (colon - s) : n);
+                if (!u->host)
+                        return -ENOMEM;
+        }
+        for (char *p = u->host; *p; p++)
+                if (*p >= 'A' && *p <= 'Z')
+                        *p = (char) (*p - 'A' + 'a');
+        if (!six && !host_is_valid(u->host))
+                return refuse(ret_reason, "has a host that is neither a domain name nor an IP address");
+
+        if (colon) {
+                r = port_parse(colon + 1, (size_t) (end - colon - 1), &u->port);
+                if (r == -ENOMEM)
+                        return r;
+                if (r < 0)
+                        return refuse(ret_reason, "has a port that is not a number from 1 to 65535");
+        }
+        *ret_six = six;
+        return 0;
+}
+
 int service_url_parse(const char *s, bool allow_http, ServiceUrl *ret, char **ret_reason) {
         _cleanup_(service_url_done) ServiceUrl u = {};
-        const char *rest, *end, *colon;
-        bool six = false;
+        const char *rest, *end;
+        bool six;
         size_t n;
         int r;
 
@@ -151,39 +193,9 @@ int service_url_parse(const char *s, bool allow_http, ServiceUrl *ret, char **re
         if (*end == '#' || strchr(end, '#'))
                 return refuse(ret_reason, "must not have a fragment");
 
-        if (*rest == '[') {
-                const char *close = memchr(rest, ']', n);
-                struct in6_addr a;
-
-                six = true;
-                if (!close || (close + 1 != end && close[1] != ':'))
-                        return refuse(ret_reason, "has a malformed IPv6 address");
-                u.host = strndup(rest + 1, (size_t) (close - rest - 1));
-                if (!u.host)
-                        return -ENOMEM;
-                if (inet_pton(AF_INET6, u.host, &a) != 1)
-                        return refuse(ret_reason, "has a malformed IPv6 address");
-                colon = close[1] == ':' && close + 1 < end ? close + 1 : NULL;
-        } else {
-                colon = memchr(rest, ':', n);
-                u.host = strndup(rest, colon ? (size_t) (colon - rest) : n);
-                if (!u.host)
-                        return -ENOMEM;
-        }
-        for (char *p = u.host; *p; p++)
-                if (*p >= 'A' && *p <= 'Z')
-                        *p = (char) (*p - 'A' + 'a');
-        if (!six && !host_is_valid(u.host))
-                return refuse(ret_reason, "has a host that is neither a domain name nor an IP address");
-
-        if (colon) {
-                r = port_parse(colon + 1, (size_t) (end - colon - 1), &u.port);
-                if (r == -ENOMEM)
-                        return r;
-                if (r < 0)
-                        return refuse(ret_reason, "has a port that is not a number from 1 to 65535");
-        }
-
+        r = authority_parse(rest, end, &u, &six, ret_reason);
+        if (r < 0)
+                return r;
         if (!u.tls && !(allow_http && host_is_loopback(u.host)))
                 return refuse(ret_reason, "must start with https://");
 

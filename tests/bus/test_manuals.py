@@ -64,3 +64,13 @@ def test_lint(page):
 def test_all_are_installed():
     listed = set(re.findall(r"'([\w.-]+\.[1-8])'", (MAN / "meson.build").read_text()))
     assert listed == {p.name for p in MAN.glob("*.[1-8]")}
+
+
+def test_hacking_names_what_is_there():
+    """Files that HACKING.md sends its reader to; each folder of code is in its table."""
+    content = (TOP / "HACKING.md").read_text()
+    named = set(re.findall(r"`(?:[\w-]+/)*([\w-]+\.(?:c|h|cjs|mjs|py))`", content))
+    there = {p.name for d in ("bridge", "daemons", "lib", "runner", "tests") for p in (TOP / d).rglob("*.*")}
+    assert len(named) > 30 and named <= there, named - there
+    folders = {p.parent.relative_to(TOP).as_posix() for d in ("bridge", "daemons", "lib") for p in (TOP / d).rglob("*.c")}
+    assert not [f for f in folders if f"`{f}`" not in content]
