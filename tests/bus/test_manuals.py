@@ -69,7 +69,7 @@ def test_all_are_installed():
 def test_hacking_names_what_is_there():
     """Files that HACKING.md sends its reader to; each folder of code is in its table."""
     content = (TOP / "HACKING.md").read_text()
-    named = set(re.findall(r"`(?:[\w-]+/)*([\w-]+\.(?:c|h|cjs|mjs|py))`", content))
+    named = set(re.findall(r"`(?:[\w-]+/)*([a-z0-9_-]+\.(?:c|h|cjs|mjs|py))`", content))
     there = {p.name for d in ("bridge", "daemons", "lib", "runner", "tests") for p in (TOP / d).rglob("*.*")}
     assert len(named) > 30 and named <= there, named - there
     folders = {p.parent.relative_to(TOP).as_posix() for d in ("bridge", "daemons", "lib") for p in (TOP / d).rglob("*.c")}
