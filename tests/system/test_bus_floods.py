@@ -6,7 +6,7 @@ import pathlib
 import subprocess
 
 import inside
-from client import BUS_NAME, MANAGER, MANAGER_PATH, agentctl, call_as, run, show
+from client import BUS_NAME, MANAGER, MANAGER_PATH, agentctl, call_as, run, show, wait_until
 
 OBJECT_MANAGER = "org.freedesktop.DBus.ObjectManager"
 LIMITS_EXCEEDED = "org.freedesktop.DBus.Error.LimitsExceeded"
@@ -120,7 +120,7 @@ def test_logs_that_nobody_reads(agentd, users, image, unique):
             agentd.call("OpenRunLog", ids[0], False).take()
             holder.stdin.close()
             holder.wait()
-        assert "value" in call_as(users[0], ("OpenRunLog", ids[0], False))[0]
+        wait_until(lambda: "value" in call_as(users[0], ("OpenRunLog", ids[0], False))[0], "the end of what was held")
     finally:
         for user, path in zip(users, paths):
             call_as(user, ("CancelRun", agentd.run_id(path)))
