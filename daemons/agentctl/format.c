@@ -43,8 +43,11 @@ static size_t utf8_decode(const char *s, size_t len, uint32_t *ret) {
         return n;
 }
 
+/* Beside what a terminal obeys: after U+202E "txt.sh" reads as "hs.txt", and what is no end of a line may look so. */
 static bool is_control(uint32_t c) {
-        return c < 0x20 || (c >= 0x7f && c <= 0x9f);
+        return c < 0x20 || (c >= 0x7f && c <= 0x9f) ||
+               c == 0x061c || c == 0x200e || c == 0x200f || (c >= 0x202a && c <= 0x202e) ||
+               (c >= 0x2066 && c <= 0x206f) || c == 0x2028 || c == 0x2029;
 }
 
 char *text_escape(const char *s, size_t len, bool keep_lines) {
@@ -70,6 +73,28 @@ char *text_escape(const char *s, size_t len, bool keep_lines) {
                         *p++ = hex[(unsigned char) s[i] >> 4];
                         *p++ = hex[(unsigned char) s[i] & 15];
                 }
+        }
+        *p = 0;
+        return copy;
+}
+
+char *text_escape_json(const char *json) {
+        size_t len = strlen(json);
+        char *copy, *p;
+
+        copy = p = malloc(len * 6 + 1);
+        if (!copy)
+                return NULL;
+        for (size_t i = 0; i < len;) {
+                uint32_t c = 0;
+                size_t n = utf8_decode(json + i, len - i, &c);
+
+                /* Nothing else than what is in the BMP is meant, and all of it only stands in strings. */
+                if (n > 0 && is_control(c) && c != '\n' && c != '\t')
+                        p += sprintf(p, "\\u%04x", c);
+                else
+                        p = mempcpy(p, json + i, MAX(n, (size_t) 1));
+                i += MAX(n, (size_t) 1);
         }
         *p = 0;
         return copy;

@@ -6,10 +6,13 @@
 /* Words for people: times, spans, sizes, and text that is safe on a terminal. All pure. */
 
 /*
- * A copy in which control characters (C0, DEL, C1) and bytes that are no UTF-8 are written as
- * \xNN, so that text of an agent cannot drive the reader's terminal. KEEP_LINES leaves newline and tab.
+ * A copy in which control characters (C0, DEL, C1), those that change the direction of text or separate lines, and
+ * bytes that are no UTF-8 are written as \xNN, so that text of an agent cannot drive the reader's terminal, or look
+ * like another one. KEEP_LINES leaves newline and tab.
  */
 char *text_escape(const char *s, size_t len, bool keep_lines);
+/* The same for JSON, in which they are written as \uNNNN: another text of the same value. Newline and tab stay. */
+char *text_escape_json(const char *json);
 /* Columns that S takes on a terminal. */
 size_t text_width(const char *s);
 /* Why S cannot be a D-Bus string ("… byte 17 …"), or NULL where it can. Allocated. -ENOMEM is the return value. */

@@ -171,12 +171,10 @@ int operation_tell(Client *c, const OperationEnd *end, const char *kind, const c
         }
         if (end->status == STATUS_SUCCESS) {
                 const char *detail = strempty(end->detail);
-                _cleanup_free_ char *digest = text_escape(detail, strlen(detail), false);
-
                 if (!client_quiet(c))
                         notice("%s %s %s.", kind, subject, verb);
-                if (!isempty(digest))
-                        printf("%s\n", digest);
+                if (!isempty(detail))
+                        output_printf("%s\n", detail);
         }
         return end->status;
 }

@@ -4,6 +4,8 @@
 
 #include "output.h"
 
+#include <stdarg.h>
+
 #include "format.h"
 #include "pager.h"
 
@@ -20,17 +22,54 @@ static void open_pager(Client *c) {
         pager_open(c->options->pager && !c->no_pager);
 }
 
+/* TO_PEOPLE: what would drive their terminal is written in JSON's own way, which changes nothing of the value. */
+static int print_json(sd_json_variant *v, sd_json_format_flags_t flags, bool to_people) {
+        _cleanup_free_ char *text = NULL, *escaped = NULL;
+        int r;
+
+        if (!to_people)
+                r = sd_json_variant_dump(v, flags, stdout, NULL);
+        else {
+                r = sd_json_variant_format(v, flags, &text);
+                if (r >= 0) {
+                        escaped = text_escape_json(text);
+                        r = escaped ? 0 : -ENOMEM;
+                }
+                if (r >= 0)
+                        fputs(escaped, stdout);
+        }
+        return r < 0 ? fail_errno(r, "Cannot print JSON") : 0;
+}
+
 int output_json(Client *c, sd_json_variant *v) {
         sd_json_format_flags_t flags = SD_JSON_FORMAT_NEWLINE;
-        int r;
 
         if (c->options->json == JSON_PRETTY || (c->options->json == JSON_OFF && output_is_terminal()))
                 flags |= SD_JSON_FORMAT_PRETTY;
         open_pager(c);
-        r = sd_json_variant_dump(v, flags, stdout, NULL);
-        if (r < 0)
-                return fail_errno(r, "Cannot print JSON");
-        return 0;
+        return print_json(v, flags, output_is_terminal());
+}
+
+int output_json_value(sd_json_variant *v) {
+        return print_json(v, SD_JSON_FORMAT_PRETTY, true);
+}
+
+void output_printf(const char *format, ...) {
+        _cleanup_free_ char *text = NULL, *escaped = NULL;
+        const bool newline = endswith(format, "\n");
+        va_list ap;
+        int n;
+
+        va_start(ap, format);
+        n = vasprintf(&text, format, ap);
+        va_end(ap);
+        if (n < 0)
+                text = NULL;
+        else
+                escaped = text_escape(text, (size_t) n - newline, false);
+        fputs(escaped ?: "Out of memory.", stdout);
+        if (newline)
+                putchar('\n');
 }
 
 int output_json_text(Client *c, const char *text) {

@@ -91,10 +91,8 @@ int verb_agent_show(Client *c, int argc _unused_, char **argv) {
 
         printf("      Agent: %s\n       User: %s\n Generation: %s\n    Created: %s\n Definition: ", strempty(info.name),
                strempty(info.user), strempty(info.generation), format_time(info.created_usec, buf));
-        r = sd_json_variant_dump(definition, SD_JSON_FORMAT_PRETTY, stdout, NULL);
-        if (r < 0)
-                return fail_errno(r, "Cannot print JSON");
-        return STATUS_SUCCESS;
+        r = output_json_value(definition);
+        return r < 0 ? r : STATUS_SUCCESS;
 }
 
 int verb_agent_create(Client *c, int argc _unused_, char **argv) {

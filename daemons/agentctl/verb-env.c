@@ -173,16 +173,16 @@ static void print_path(sd_json_variant *v) {
 
         format_size(number(v, "from_size"), from);
         format_size(number(v, "to_size"), to);
-        printf("%c %s", added ? '+' : removed ? '-' : '~', strempty(member(v, "path")));
+        output_printf("%c %s", added ? '+' : removed ? '-' : '~', strempty(member(v, "path")));
         if (!streq(strempty(member(v, "type")), "file"))
-                printf(" [%s]", strempty(member(v, "type")));
+                output_printf(" [%s]", strempty(member(v, "type")));
         else if (added || removed)
-                printf(" %s", added ? to : from);
+                output_printf(" %s", added ? to : from);
         else if (number(v, "from_size") != number(v, "to_size"))
-                printf(" %s -> %s", from, to);
+                output_printf(" %s -> %s", from, to);
         for (size_t i = 0; what && i < sd_json_variant_elements(what); i++)
-                printf("%s%s", i == 0 ? " (" : ", ",
-                       strempty(sd_json_variant_string(sd_json_variant_by_index(what, i))));
+                output_printf("%s%s", i == 0 ? " (" : ", ",
+                              strempty(sd_json_variant_string(sd_json_variant_by_index(what, i))));
         puts(what && sd_json_variant_elements(what) > 0 ? ")" : "");
 }
 
@@ -198,8 +198,8 @@ static int print_diff(Client *c, sd_json_variant *v) {
                 sd_json_variant *p = sd_json_variant_by_index(packages, i);
                 const char *from = member(p, "from"), *to = member(p, "to");
 
-                printf("%c %s: %s %s%s%s\n", !from ? '+' : !to ? '-' : '~', strempty(member(p, "manager")),
-                       strempty(member(p, "name")), strempty(from), from && to ? " -> " : "", strempty(to));
+                output_printf("%c %s: %s %s%s%s\n", !from ? '+' : !to ? '-' : '~', strempty(member(p, "manager")),
+                              strempty(member(p, "name")), strempty(from), from && to ? " -> " : "", strempty(to));
         }
         for (size_t i = 0; paths && i < sd_json_variant_elements(paths); i++)
                 print_path(sd_json_variant_by_index(paths, i));
@@ -285,15 +285,15 @@ static void print_users(sd_json_variant *problem) {
                 const char *image = member(u, "image"), *runner = member(u, "runner");
 
                 if (runner)
-                        printf("  runner %s\n", runner);
+                        output_printf("  runner %s\n", runner);
                 else if (image)
-                        printf("  image %s\n", image);
+                        output_printf("  image %s\n", image);
                 else
-                        printf("  %s, generation %" PRIu64 "%s, %s\n", strempty(member(u, "agent")),
-                               number(u, "number"),
-                               head && sd_json_variant_is_boolean(head) && sd_json_variant_boolean(head) ? " (head)"
-                                                                                                         : "",
-                               strempty(member(u, "generation")));
+                        output_printf("  %s, generation %" PRIu64 "%s, %s\n", strempty(member(u, "agent")),
+                                      number(u, "number"),
+                                      head && sd_json_variant_is_boolean(head) && sd_json_variant_boolean(head) ?
+                                              " (head)" : "",
+                                      strempty(member(u, "generation")));
         }
 }
 
@@ -327,7 +327,7 @@ int verb_env_fsck(Client *c, int argc _unused_, char **argv _unused_) {
         for (size_t i = 0; problems && i < sd_json_variant_elements(problems); i++) {
                 sd_json_variant *p = sd_json_variant_by_index(problems, i);
 
-                printf("%s\n", strempty(member(p, "message")));
+                output_printf("%s\n", strempty(member(p, "message")));
                 print_users(p);
         }
         repaired = sd_json_variant_by_key(v, "repaired");

@@ -24,6 +24,7 @@ OPERATION = "org.agentd1.Operation"
 AGENT = "org.agentd1.Agent"
 PROPERTIES = "org.freedesktop.DBus.Properties"
 T0 = 1_767_225_600_000_000  # 2026-01-01
+HOSTILE = "a\u202eb\u009b31mc\nd"  # U+202E, C1's CSI, a new line
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 
 
@@ -367,6 +368,8 @@ class Manager(dbus.service.Object):
 
     @dbus.service.method(MANAGER, in_signature="ss", out_signature="s")
     def ShowGeneration(self, agent, generation):
+        if agent == "hostile":
+            return json.dumps({"digest": DIGEST, "note": HOSTILE}, ensure_ascii=False)
         return json.dumps({"digest": DIGEST, "asked": str(generation)})
 
     @dbus.service.method(MANAGER, in_signature="ssa{sv}", out_signature="s")
@@ -380,6 +383,11 @@ class Manager(dbus.service.Object):
         if agent == "same":
             return self.operation("diff", agent, "", {"paths": [], "packages": [], "truncated": False,
                                                       "totals": {"added": 0, "removed": 0, "changed": 0, "bytes": 0}})
+        if agent == "hostile":
+            return self.operation("diff", agent, "", {
+                "paths": [{"path": HOSTILE, "change": "added", "type": HOSTILE, "what": [HOSTILE]}],
+                "packages": [{"manager": HOSTILE, "name": HOSTILE, "to": HOSTILE}], "truncated": False,
+                "totals": {"added": 1, "removed": 0, "changed": 0, "bytes": 0}})
         return self.operation("diff", agent, "", {
             "paths": [{"path": "/etc/new", "change": "added", "type": "file", "to_size": 2048},
                       {"path": "/etc/old", "change": "removed", "type": "symlink", "from_size": 3},

@@ -384,6 +384,21 @@ def test_generations(ctl):
     assert ctl("env", "diff", "bad", "1", status=1).out == ""
 
 
+HOSTILE = "a\u202eb\u009b31mc\nd"  # as fake_agentd.py has it
+
+
+def test_text_of_strangers(ctl):
+    """Cannot drive a terminal, nor look like something else, wherever it is shown; as JSON its value is exact."""
+    shown = r"a\xe2\x80\xaeb\xc2\x9b31mc\x0ad"
+    out = ctl("env", "diff", "hostile", "1").out
+    assert out.splitlines()[:2] == [f"+ {shown}: {shown} {shown}", f"+ {shown} [{shown}] ({shown})"], out
+    assert ctl.json("env", "diff", "hostile", "1")["paths"][0]["path"] == HOSTILE
+    for args in (["env", "show", "hostile"], ["env", "diff", "hostile", "1", "--json=pretty"]):
+        seen, status = ctl.on_terminal("--no-pager", *args)
+        assert status == 0 and "\u202e" not in seen and "\u009b" not in seen and r"a\u202eb\u009b31mc\nd" in seen, seen
+        assert HOSTILE in json.dumps(json.loads(ctl(*args).out), ensure_ascii=False).replace("\\n", "\n")
+
+
 def test_store(ctl):
     assert "0 generations and 2 layers removed, 3.0K freed." in ctl("env", "prune").out
     for words in (["--keep=4"], ["--keep", "4"], ["analyst", "--keep", "4"]):

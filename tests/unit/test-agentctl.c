@@ -39,6 +39,22 @@ static void test_escape(void) {
         check_escape("\xc0\x80", 2, false, "\\xc0\\x80");         /* overlong */
         check_escape("\xed\xa0\x80", 3, false, "\\xed\\xa0\\x80"); /* surrogate */
         check_escape("\0", 1, true, "\\x00");
+        check_escape("a\xe2\x80\xae" "txt.sh", 10, true, "a\\xe2\\x80\\xaetxt.sh"); /* right to left */
+        check_escape("\xe2\x81\xa6x\xe2\x81\xa9\xd8\x9c", 9, false, "\\xe2\\x81\\xa6x\\xe2\\x81\\xa9\\xd8\\x9c");
+        check_escape("\xe2\x80\xa8\xe2\x80\x8f", 6, true, "\\xe2\\x80\\xa8\\xe2\\x80\\x8f");
+        check_escape("\xd7\xa9\xd7\x9c", 4, false, "\xd7\xa9\xd7\x9c"); /* letters of that direction are letters */
+        check_escape("\xe2\x80\xa6\xe2\x80\x94", 6, false, "\xe2\x80\xa6\xe2\x80\x94");
+}
+
+/* The text is another one, the value is the same. */
+static void test_escape_json(void) {
+        static const char raw[] = "{\n\t\"a\xe2\x80\xae" "b\" : \"\xc2\x9b" "31m \xc3\xbc\"\n}";
+        _cleanup_free_ char *escaped = text_escape_json(raw);
+        _cleanup_(sd_json_variant_unrefp) sd_json_variant *a = NULL, *b = NULL;
+
+        assert(escaped && streq(escaped, "{\n\t\"a\\u202eb\" : \"\\u009b31m \xc3\xbc\"\n}"));
+        assert(sd_json_parse(raw, 0, &a, NULL, NULL) >= 0 && sd_json_parse(escaped, 0, &b, NULL, NULL) >= 0);
+        assert(sd_json_variant_equal(a, b));
 }
 
 static void test_text_check(void) {
@@ -344,6 +360,7 @@ int main(void) {
         (void) setlocale(LC_ALL, "C.UTF-8");
 
         test_escape();
+        test_escape_json();
         test_text_check();
         test_width();
         test_format();
