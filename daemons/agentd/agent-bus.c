@@ -19,7 +19,7 @@ static int agent_find(sd_bus *bus, const char *path, const char *interface, void
                 return 0;
         store_agent_free(m->found_agent); /* as in run-bus.c */
         m->found_agent = agent;
-        if (!bus_may_read(bus, agent->uid))
+        if (!bus_may_read(bus, agent->uid, agent->user))
                 return 0;
         *found = agent;
         return 1;
@@ -53,7 +53,7 @@ static int enumerate_one(const StoreAgent *agent, void *userdata) {
         Enumeration *n = userdata;
         int r;
 
-        if (!bus_may_read(n->bus, agent->uid))
+        if (!bus_may_read(n->bus, agent->uid, agent->user))
                 return 0;
         r = agent_object_path(agent->user, agent->name, &path);
         return r < 0 ? r : strv_extend(&n->paths, path);
@@ -67,7 +67,7 @@ static int agent_enumerate(sd_bus *bus, const char *prefix, void *userdata, char
 
         if (!n.paths)
                 return -ENOMEM;
-        if (call && streq_ptr(sd_bus_message_get_member(call), "GetManagedObjects") && bus_may_read(bus, 0))
+        if (call && streq_ptr(sd_bus_message_get_member(call), "GetManagedObjects") && bus_may_read(bus, 0, "root"))
                 r = store_users(m->store, add_size, &n);
         if (r >= 0 && n.size > OBJECTS_SIZE_MAX)
                 r = sd_bus_error_set(e, SD_BUS_ERROR_LIMITS_EXCEEDED,

@@ -153,7 +153,7 @@ int bus_resolve_run(Manager *m, sd_bus_message *msg, const char *id, const char 
         {
                 const char *const details[] = { "user", row->user, "agent", row->agent, "run", row->id, NULL };
 
-                r = bus_verify_async(m->polkit, msg, action, details, row->uid, e);
+                r = bus_verify_owner(m, msg, action, details, row->uid, row->user, e);
                 if (r <= 0)
                         return r;
         }
@@ -161,7 +161,26 @@ int bus_resolve_run(Manager *m, sd_bus_message *msg, const char *id, const char 
         return 1;
 }
 
-bool bus_may_read(sd_bus *bus, uid_t uid) {
+/* Whether SENDER, a uid, still has the name under which something was made: numbers are given to others when their user
+ * has gone, those of dynamic users within a day. */
+static bool is_still(uid_t sender, const char *user) {
+        _cleanup_free_ char *name = NULL;
+
+        return user_name_from_uid(sender, &name) >= 0 && streq_ptr(name, user);
+}
+
+int bus_verify_owner(Manager *m, sd_bus_message *msg, const char *action, const char *const *details, uid_t uid,
+                     const char *user, sd_bus_error *e) {
+        uid_t sender;
+        int r;
+
+        r = bus_sender_euid(msg, &sender);
+        if (r >= 0 && sender == uid && uid != 0 && !is_still(sender, user))
+                uid = (uid_t) -1;
+        return bus_verify_async(m->polkit, msg, action, details, uid, e);
+}
+
+bool bus_may_read(sd_bus *bus, uid_t uid, const char *user) {
         sd_bus_message *m = sd_bus_get_current_message(bus);
         uid_t sender;
         uint8_t type;
@@ -172,7 +191,7 @@ bool bus_may_read(sd_bus *bus, uid_t uid) {
                 return true;
         if (bus_sender_euid(m, &sender) < 0)
                 return false;
-        return sender == 0 || sender == uid;
+        return sender == 0 || (sender == uid && is_still(sender, user));
 }
 
 int bus_check_number(Manager *m, sd_bus_error *e, uid_t uid, int n, int max, const char *what) {

@@ -29,8 +29,12 @@ int bus_resolve_one_or_all(Manager *m, sd_bus_message *msg, const char *ref, con
 int bus_resolve_run(Manager *m, sd_bus_message *msg, const char *id, const char *action, sd_bus_error *e,
                     StoreRun **ret);
 
-/* Whether the sender of the message that is being worked on may read what UID owns. For property getters. */
-bool bus_may_read(sd_bus *bus, uid_t uid);
+/* Whether the sender of the message that is being worked on may read what UID owns, who was called USER then. For
+ * property getters. */
+bool bus_may_read(sd_bus *bus, uid_t uid, const char *user);
+/* bus_verify_async() about a thing of UID, who was called USER then. */
+int bus_verify_owner(Manager *m, sd_bus_message *msg, const char *action, const char *const *details, uid_t uid,
+                     const char *user, sd_bus_error *e);
 
 /* What one user may keep of a kind of thing; root may keep more. */
 #define BUS_AGENTS_MAX 1000U

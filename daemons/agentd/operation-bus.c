@@ -16,7 +16,7 @@ static int operation_find(sd_bus *bus, const char *path, const char *interface, 
         const char *id = startswith(path, BUS_PATH "/operation/");
         Operation *o = id ? strmap_get(m->operations, id) : NULL;
 
-        if (!o || !bus_may_read(bus, o->uid))
+        if (!o || !bus_may_read(bus, o->uid, o->user))
                 return 0;
         *found = o;
         return 1;
@@ -31,7 +31,7 @@ static int operation_enumerate(sd_bus *bus, const char *prefix, void *userdata, 
         if (!l)
                 return -ENOMEM;
         for (size_t i = 0; (o = strmap_next(m->operations, &i));) {
-                if (!bus_may_read(bus, o->uid))
+                if (!bus_may_read(bus, o->uid, o->user))
                         continue;
                 r = strv_extend(&l, o->path);
                 if (r < 0)
@@ -60,7 +60,7 @@ static int method_cancel(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         Operation *o = userdata;
         int r;
 
-        r = bus_verify_async(o->manager->polkit, msg, POLKIT_ACTION_MANAGE, NULL, o->uid, e);
+        r = bus_verify_owner(o->manager, msg, POLKIT_ACTION_MANAGE, NULL, o->uid, o->user, e);
         if (r <= 0)
                 return r < 0 ? r : 1;
         operation_cancel(o);

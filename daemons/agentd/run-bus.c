@@ -19,7 +19,7 @@ static int run_find(sd_bus *bus, const char *path, const char *interface, void *
         /* sd-bus uses what is found only until the next look-up, so one place for it is enough. */
         store_run_free(m->found_run);
         m->found_run = row;
-        if (!bus_may_read(bus, row->uid))
+        if (!bus_may_read(bus, row->uid, row->user))
                 return 0;
         *found = row;
         return 1;
@@ -35,7 +35,7 @@ static int enumerate_one(const StoreRun *row, void *userdata) {
         _cleanup_free_ char *path = NULL;
         Enumeration *n = userdata;
 
-        if (!bus_may_read(n->bus, row->uid))
+        if (!bus_may_read(n->bus, row->uid, row->user))
                 return 0;
         path = strprintf(BUS_PATH "/run/%s", row->id);
         return path ? strv_extend(&n->paths, path) : -ENOMEM;

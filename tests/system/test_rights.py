@@ -332,3 +332,26 @@ def test_root_may(agentd, hers):
     path = agentd.execute(f"alice/{hers['agent']}", "print(1)")
     assert agentd.finish(path)[0] == "success"
     assert (str(agentd.get(path, "User")), agentd.receipt(path)["user"]) == ("alice", "alice")
+
+
+def test_a_number_that_somebody_else_has_now(agentd, image, unique):
+    """What a user leaves behind is not for whoever gets the number; for the same user it is there as ever."""
+    old, new, uid, agent = "u" + unique("").strip("-"), "u" + unique("").strip("-"), "29876", unique()
+    definition = {"name": agent, "image": image, "kind": "exec", "command": ["/bin/echo", "hello"]}
+    run("useradd", "-u", uid, old)
+    try:
+        assert "value" in call_as(old, ("CreateAgent", json.dumps(definition)))[0]
+        path = call_as(old, ("ExecuteAgent", agent, "", {"options": {}}))[0]["value"]
+        agentd.finish(path)
+        run_id = agentd.run_id(path)
+        at = (BUS_NAME, path, PROPERTIES, "Get", [RUN, "State"])
+        reads = [("GetReceipt", run_id), ("GetResult", run_id), ("OpenRunLog", run_id, False), ("GetRun", run_id), at]
+        assert all("value" in r for r in call_as(old, *reads))
+        run("usermod", "-l", new, old)
+        assert all("error" in r for r in call_as(new, *reads))
+        run("usermod", "-l", old, new)
+        assert all("value" in r for r in call_as(old, *reads))
+        assert "value" in call_as(old, ("RemoveAgent", agent))[0]
+    finally:
+        for name in (old, new):
+            run("userdel", name, check=False)
