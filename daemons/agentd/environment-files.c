@@ -257,6 +257,43 @@ static int forget_generations(Manager *m, const char *user, const char *name, ui
         return r;
 }
 
+typedef struct Folds {
+        StrMap *held;
+        uint64_t keep, n;
+        char **doomed;
+} Folds;
+
+static int plan_fold(const StoreGeneration *g, void *userdata) {
+        Folds *f = userdata;
+
+        if (!streq_ptr(g->author, "agentd") || !streq_ptr(g->note, ENVIRONMENT_FOLD_NOTE))
+                return 0;
+        if (f->n++ < f->keep || g->is_head || !f->held || strmap_get(f->held, g->digest))
+                return 0;
+        return strv_extend(&f->doomed, g->digest);
+}
+
+int environment_forget_folds(Manager *m, const char *user, const char *name) {
+        Folds f = { .keep = m->settings->max_runner_generations };
+        Plan p = {};
+        int r;
+
+        r = store_generation_list(m->store, user, name, plan_fold, &f);
+        /* Who is held is known by all that runs, so that is not asked for each single one. */
+        if (r < 0 || f.n <= f.keep + f.keep / 4)
+                return MIN(r, 0);
+        p.held = strmap_new();
+        r = p.held ? collect_held(m, p.held) : -ENOMEM;
+        f = (Folds) { .held = p.held, .keep = f.keep };
+        if (r >= 0)
+                r = store_generation_list(m->store, user, name, plan_fold, &f);
+        if (r >= 0 && f.doomed)
+                r = store_generation_remove(m->store, user, name, f.doomed);
+        strv_free(f.doomed);
+        plan_done(&p);
+        return MIN(r, 0);
+}
+
 static void on_released(int error, const char *message, void *userdata) {
         if (error < 0)
                 log_warning_errno(error, "Layers that nobody uses cannot be unmounted: %s", message);

@@ -58,6 +58,12 @@ typedef struct PruneResult {
  */
 int environment_prune(Manager *m, const char *user, const char *name, uint64_t keep, PruneResult *ret);
 
+/* How the notes of generations begin that a run made because of its runner (run_fold()); their author is agentd. */
+#define ENVIRONMENT_FOLD_NOTE "runner"
+/* Of those of one agent only the newest stay (MaxRunnerGenerations=), and what a prune would leave, too: their owner has
+ * made none of them, and the platform deploys many times a day. Called when there is another one. */
+int environment_forget_folds(Manager *m, const char *user, const char *name);
+
 /* Keeps the room on the disk that a prune needs which is to make some; and gives it away. */
 void environment_reserve(void);
 void environment_use_reserve(void);

@@ -211,7 +211,7 @@ static void on_session_synced(int error, void *userdata) {
         _cleanup_free_ char *text = NULL;
 
         o->sync = async_sync_free(o->sync);
-        if (o->error)
+        if (o->error && !o->canceled) /* a unit that was to be stopped while it began is told to have failed */
                 operation_end(o, OPERATION_FAILED, o->error);
         else if (error < 0) {
                 if (error == -ENOSPC || error == -EDQUOT)

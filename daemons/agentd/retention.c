@@ -23,6 +23,7 @@
 #define BATCH_PAUSE_FACTOR 4U
 /* From the end of a run to the look whether there is too much: one look for all that end meanwhile. */
 #define LOOK_USEC (500 * USEC_PER_MSEC)
+#define PRUNE_PAUSE_USEC (60 * USEC_PER_SEC)
 #define PERIOD_USEC (10 * 60 * USEC_PER_SEC)
 #define REQUESTS_MAX 16U
 /* Where a bound is passed, so much more goes that not each further run has a sweep of its own: 1/20. */
@@ -58,6 +59,7 @@ struct Retention {
         DIR *leftovers;         /* where the search of the start is */
         Sweep *sweeps;          /* the first one is worked on */
         char **futile;          /* users of whom nothing more can be removed for now */
+        uint64_t pruned_usec;   /* when layers were looked for that nobody needs; monotonic */
 };
 
 static Sweep *sweep_free(Sweep *s) {
@@ -349,10 +351,13 @@ static int on_look(sd_event_source *source, uint64_t usec, void *userdata) {
                         &(Look) { .retention = r, .settings = r->manager->settings });
         if (k < 0)
                 log_warning_errno(k, "What is kept for users cannot be read: %m");
-        /* Layers that nobody names wait for somebody's "env prune"; not where others wait for the room. */
-        if (retention_check_space(r->manager) < 0) {
+        /* Layers that nobody names wait for somebody's "env prune"; not where others wait for the room. All generations
+         * are read for that, so not for each run that is refused. */
+        if (retention_check_space(r->manager) < 0 &&
+            (r->pruned_usec == 0 || now_monotonic() - r->pruned_usec >= PRUNE_PAUSE_USEC)) {
                 PruneResult result = {};
 
+                r->pruned_usec = now_monotonic();
                 k = environment_prune(r->manager, NULL, NULL, 0, &result);
                 if (k < 0)
                         log_warning_errno(k, "Layers that nobody needs cannot be removed: %m");

@@ -195,7 +195,7 @@ int run_fold(Run *run, char **ret_generation) {
                                     &(StoreGeneration) { .digest = digest,
                                                          .parent = base->digest,
                                                          .author = (char *) "agentd",
-                                                         .note = (char *) "runner",
+                                                         .note = (char *) ENVIRONMENT_FOLD_NOTE,
                                                          .manifest = manifest },
                                     NULL);
         if (r == -ESTALE)
@@ -204,6 +204,10 @@ int run_fold(Run *run, char **ret_generation) {
                 (void) environment_drop_documents(m);
                 return r;
         }
+        r = environment_forget_folds(m, row->user, row->agent);
+        if (r < 0)
+                log_warning_errno(r, "Agent %s/%s: generations of old runners cannot be forgotten: %m", row->user,
+                                  row->agent);
         *ret_generation = strdup(digest);
         return *ret_generation ? 0 : -ENOMEM;
 }

@@ -44,6 +44,7 @@ typedef struct Settings {
         uint64_t max_sessions_per_user;  /* bytes */
         uint64_t idempotency_window_usec;
         uint64_t keep_free;              /* bytes of the disk; KEEP_FREE_AUTO: see manager_check_space() */
+        uint64_t max_runner_generations; /* of one agent, made by runs for a new runner */
         uint64_t max_kept, max_kept_per_user, kept_usec; /* changes of "keep" runs */
 
         /* [Images] */

@@ -6,6 +6,7 @@ A test's own agents, images and users have names of their own, so that tests do 
 
 import json
 import os
+import pathlib
 import pwd
 import random
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 import inside
 import mirror as mirror_module
 import runners as runners_module
-from client import TEST_ROOTFS, Agentd, agentctl, run
+from client import TEST_ROOTFS, Agentd, agentctl, run, systemctl
 from upstream import Upstream
 
 NPM = "/var/cache/agentd-test/node_modules/npm"
@@ -237,6 +238,23 @@ def make_service(agentd, upstream, unique):
             agentd.call("RemoveService", name)
         except dbus.DBusException:
             pass  # An agent that names it goes later; its name is nobody else's.
+
+
+@pytest.fixture
+def settings():
+    """Writes a section of agentd's settings, instead of what was written before, and restarts it; puts everything back. A list
+    is a key that is given several times."""
+    conf = pathlib.Path("/etc/agentd/agentd.conf.d/50-test.conf")
+    conf.parent.mkdir(parents=True, exist_ok=True)
+
+    def put(section, **keys):
+        lines = [f"{k}={v}" for k, values in keys.items() for v in (values if isinstance(values, list) else [values])]
+        conf.write_text("\n".join([f"[{section}]", *lines, ""]))
+        systemctl("restart", "agentd.service")
+
+    yield put
+    conf.unlink(missing_ok=True)
+    systemctl("restart", "agentd.service")
 
 
 @pytest.fixture

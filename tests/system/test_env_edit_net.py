@@ -5,14 +5,12 @@ is open; and nothing else.
 
 import json
 import os
-import pathlib
 import re
 
 import pytest
 
 from client import LIVE, TEST_ROOTFS, agentctl, call_as, kill, run, systemctl, wait_until
 
-CONF = pathlib.Path("/etc/agentd/agentd.conf.d/90-edit.conf")
 CURL = "curl -sS -m 60 -o /dev/null -w '%{http_code} %{http_connect}'"
 
 
@@ -36,20 +34,6 @@ def registered():
 
 def edit_proxy_token(shell):
     return shell("echo $http_proxy").split(":", 2)[2].split("@")[0]
-
-
-@pytest.fixture
-def settings():
-    """Writes agentd's settings of [Edit] and restarts it; what was holds again after the test."""
-
-    def write(text):
-        CONF.parent.mkdir(parents=True, exist_ok=True)
-        CONF.write_text(f"[Edit]\n{text}")
-        systemctl("restart", "agentd")
-
-    yield write
-    CONF.unlink(missing_ok=True)
-    systemctl("restart", "agentd")
 
 
 def test_only_through_the_proxy_and_only_where_allowed(shell, mirror, upstream):
@@ -222,7 +206,7 @@ def alices(agentd, users, unique):
 
 def test_who_may_name_hosts(shell, mirror, agentd, settings, users, alices):
     url = mirror.put("file", "hello")
-    settings(f"AllowHosts=\nAllowHosts={mirror.host} *.example.org:443\nAllowOtherHosts=no\n")
+    settings("Edit", AllowHosts=["", f"{mirror.host} *.example.org:443"], AllowOtherHosts="no")
     # What holds for everybody needs no option; an empty one drops it; then there is no proxy at all.
     assert shell()(f"curl -sS {url}") == "hello"
     none = shell("--allow-host=")

@@ -8,7 +8,7 @@ import pathlib
 import subprocess
 
 from client import STATE, agentctl, call_as, run, wait_until
-from test_env_edit_net import alices, settings  # noqa: F401 - fixtures
+from test_env_edit_net import alices  # noqa: F401 - a fixture
 from test_env_generations import said
 
 EDITS = pathlib.Path(STATE, "edits")
@@ -23,7 +23,7 @@ def unmounted():
 
 
 def test_a_full_one(agentd, shell, make_agent, settings):  # noqa: F811
-    settings("SizeMax=128M\n")
+    settings("Edit", SizeMax="128M")
     s = shell()
     assert 90 << 20 < int(s("df --output=size -B1 / | tail -1")) < 128 << 20
     out = s("dd if=/dev/zero of=/opt/big bs=1M; echo more > /opt/more || echo refused", check=False)
@@ -71,7 +71,7 @@ def test_no_room_for_one(make_agent, settings):  # noqa: F811
     agentctl("env", "edit", name, "--", "sh", "-c", "echo x > /etc/x")
     free = os.statvfs(STATE).f_bavail
     other = make_agent("true")
-    settings("SizeMax=60T\n")
+    settings("Edit", SizeMax="60T")
     done = agentctl("env", "edit", other, "--", "true", check=False)
     assert done.returncode == 1 and "SizeMax=" in done.stderr and "the disk has" in done.stderr, done.stderr
     assert os.statvfs(STATE).f_bavail > free / 2, "nothing was tried"
@@ -82,13 +82,13 @@ def test_no_room_for_one(make_agent, settings):  # noqa: F811
 
 
 def test_without_a_bound(shell, settings):  # noqa: F811
-    settings("SizeMax=infinity\n")
+    settings("Edit", SizeMax="infinity")
     s = shell()
     s("echo x > /etc/x")
     assert s.end()[0] == 0
     assert not disks() and list(EDITS.glob("*/upper/etc/x"))
     # What was begun so goes on so.
-    settings("SizeMax=64M\n")
+    settings("Edit", SizeMax="64M")
     assert shell(name=s.agent)("cat /etc/x") == "x"
 
 
@@ -111,7 +111,7 @@ def test_one_disk_is_mounted_once(shell):
 
 
 def test_how_many_one_user_may_have(users, alices, settings):  # noqa: F811
-    settings("MaxPerUser=2\nSizeMax=64M\n")
+    settings("Edit", MaxPerUser=2, SizeMax="64M")
     null = [{"fd": "/dev/null"}] * 3
     names = [alices() for _ in range(3)]
     answers = call_as(users[0], *(("EditEnvironment", n, ["/bin/true"], *null, {"options": {}}) for n in names))
@@ -124,7 +124,7 @@ def test_how_many_one_user_may_have(users, alices, settings):  # noqa: F811
 
 def test_how_many_sessions_one_user_may_have(users, alices, settings):  # noqa: F811
     """Each may have its share of memory. Those beyond begin nothing."""
-    settings("SizeMax=64M\n")
+    settings("Edit", SizeMax="64M")
     names = [alices() for _ in range(9)]
     sleep = [["/bin/sleep", "1000"], *[{"fd": "/dev/null"}] * 3, {"options": {}}]
     answers = call_as(users[0], *(("EditEnvironment", n, *sleep) for n in names))

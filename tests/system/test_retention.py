@@ -22,21 +22,6 @@ NO_SPACE = "org.agentd1.Error.NoSpace"
 
 
 @pytest.fixture
-def settings():
-    """Writes [Retention] and restarts agentd; puts everything back."""
-    conf = pathlib.Path("/etc/agentd/agentd.conf.d/retention-test.conf")
-    conf.parent.mkdir(parents=True, exist_ok=True)
-
-    def put(**keys):
-        conf.write_text("[Retention]\n" + "".join(f"{k}={v}\n" for k, v in keys.items()))
-        systemctl("restart", "agentd.service")
-
-    yield put
-    conf.unlink(missing_ok=True)
-    systemctl("restart", "agentd.service")
-
-
-@pytest.fixture
 def hers(users, image, unique):
     """An agent of a user who has no finished run, and what she does with it."""
     user, name = users[0], unique("kept")
@@ -166,20 +151,20 @@ def test_rights(agentd, users, make_agent, hers):
 
 def test_number_and_age(agentd, hers, settings):
     """Beyond its bounds the history shrinks by itself, while runs go on; and at the latest when it is too old."""
-    settings(MaxRunsPerUser=6, MaxAge="1h", IdempotencyWindow="1s")
+    settings("Retention", MaxRunsPerUser=6, MaxAge="1h", IdempotencyWindow="1s")
     paths = [hers.execute()["value"] for _ in range(15)]
     agentd.wait_for(lambda: all(p in agentd.finished_runs for p in paths), what="the end of all runs")
     wait_until(lambda: len(hers.finished()) <= 6, "the end of the oldest runs")
     left = hers.finished()
     assert left and set(left) <= {agentd.run_id(p) for p in paths[-6:]}  # the newest
-    settings(MaxAge="2s", IdempotencyWindow="1s")
+    settings("Retention", MaxAge="2s", IdempotencyWindow="1s")
     wait_until(lambda: not hers.finished(), "the end of all runs")
 
 
 def test_size(agentd, hers, settings, users):
     """More bytes than allowed: the oldest go. Where they may not, by a key, the next run is refused, and a repeated call
     is not; what makes room lets runs in again."""
-    settings(MaxSizePerUser="64K", IdempotencyWindow="1h", MaxAge="1h")
+    settings("Retention", MaxSizePerUser="64K", IdempotencyWindow="1h", MaxAge="1h")
     code = "say('x' * 20000)"
     first = [hers.execute(code)["value"] for _ in range(6)]
     agentd.wait_for(lambda: all(p in agentd.finished_runs for p in first), what="the end of all runs")
@@ -196,7 +181,7 @@ def test_size(agentd, hers, settings, users):
     refused = hers.execute(code, idempotency_key=uuid.uuid4().hex)
     assert refused.get("error") == QUOTA and "prune-runs" in refused["message"], refused
     assert hers.execute(code, idempotency_key=first[0]) == first[1]
-    settings(MaxSizePerUser="64K", IdempotencyWindow="1us", MaxAge="1h")
+    settings("Retention", MaxSizePerUser="64K", IdempotencyWindow="1us", MaxAge="1h")
     wait_until(lambda: len(hers.finished()) <= 2, "the end of the oldest runs")
     agentd.finish(hers.execute(code)["value"])
 
@@ -204,7 +189,7 @@ def test_size(agentd, hers, settings, users):
 def test_artifacts(agentd, hers, settings, users):
     """Their bytes are bounded, those of a user's other runs and those that are being written included; what was begun and
     not finished is gone with the run."""
-    settings(MaxArtifactsPerUser="100K")
+    settings("Retention", MaxArtifactsPerUser="100K")
     code = """
 put = lambda name, n: bridge("PUT", "/v1/artifacts/" + name, b"x" * n)[0]
 c = socket.create_connection(("127.0.0.1", 8377))
@@ -240,7 +225,7 @@ say([seen[:4], seen[-1], status, json.loads(body)])
 
 def test_sessions(agentd, hers, settings):
     """So are the states of sessions."""
-    settings(MaxSessionsPerUser="10K")
+    settings("Retention", MaxSessionsPerUser="10K")
     code = """
 put = lambda n: bridge("PUT", "/v1/session", b"x" * n, {"Content-Type": "text/plain"})[0]
 say([put(8000), put(12000), put(9000)])
@@ -266,12 +251,12 @@ say(bridge("PUT", "/v1/artifacts/x", b"x")[0])
 """
     )["value"]
     agentd.wait_state(live, "running")
-    settings(KeepFree="1000T")
+    settings("Retention", KeepFree="1000T")
     refused = hers.execute()
     assert refused["error"] == NO_SPACE and "KeepFree=" in refused["message"]
     assert hers.execute(idempotency_key=key) == known
     assert agentd.finish(live)[0] == "success" and agentd.result(live)["output"] == 507
-    settings(KeepFree="0")
+    settings("Retention", KeepFree="0")
     assert agentd.finish(hers.execute()["value"])[0] == "success"
 
 
@@ -336,7 +321,7 @@ def test_killed_while_it_removes(agentd, make_agent):
 
 def test_kept_changes(agentd, make_agent, settings):
     """So many a user, and the oldest goes first."""
-    settings(MaxKeptPerUser=2)
+    settings("Retention", MaxKeptPerUser=2)
     agents = [make_agent("touch /home/agent/x") for _ in range(3)]
     paths = []
     for agent in agents:

@@ -244,3 +244,43 @@ def test_layers_of_runners_are_not_pruned(agentd, runners, agent, tmp_path):
     assert layer_file(a).exists() and layer_file(b).exists()
     assert str(agentd.call("RollbackRunner", "")) == a
     wait_until(lambda: run_once(agentd, agent)[3]["runner"] == a, "the old one")
+
+
+def test_generations_of_old_runners_are_forgotten(agentd, runners, make_agent, settings, tmp_path):
+    """What its owner made stays, and what something stands on; of what the platform's deployments made, the newest do."""
+    settings("Retention", MaxRunnerGenerations=4)
+    agent = make_agent(["/bin/true"], kind="command", concurrency=20, limits={"timeout": 3000})
+
+    def deploy(i):
+        return runners.deploy(write_runner(tmp_path / f"{i}", f"{i}"))
+
+    def notes():
+        return [(int(g[6]), str(g[4])) for g in agentd.call("ListGenerations", agent)]
+
+    deploy(0)
+    assert run_once(agentd, agent)[0] == "success"
+    agentctl("env", "edit", agent, "--", "/bin/sh", "-c", "echo mine > /etc/mine")
+    agentctl("env", "freeze", agent, "--note", "mine")
+
+    def stay():
+        path = agentd.execute(agent, "100000000")
+        agentd.wait_state(path, "running")
+        return path
+
+    live = [stay()]
+    for i in range(1, 9):
+        deploy(i)
+        assert run_once(agentd, agent)[0] == "success"
+        if i == 1:
+            stands = generations(agentd, agent)[0]
+            live.append(stay())
+    numbers = dict(notes())
+    assert max(numbers) == 11 and len(numbers) < 11, "3 by hand or by the first runner, one for each of 8 deployments"
+    assert [n for n in numbers if n > 7 and numbers[n] != "runner"] == []
+    assert {8, 9, 10, 11} <= set(numbers) and "mine" in numbers.values() and 1 in numbers
+    assert stands in generations(agentd, agent)
+    for path in live:
+        assert str(agentd.get(path, "State")) == "running"
+        agentd.call("CancelRun", agentd.run_id(path))
+        assert agentd.finish(path)[0] == "canceled"
+    assert agentctl("env", "fsck").returncode == 0

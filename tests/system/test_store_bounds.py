@@ -11,7 +11,7 @@ import tarfile
 import dbus
 import pytest
 
-from client import OPERATION, PROPERTIES, STATE, agentctl, call_as, run, systemctl, wait_until
+from client import OPERATION, PROPERTIES, STATE, agentctl, call_as, run, wait_until
 from test_env_edit import edit
 from test_env_store import fsck, layer_file, prune
 from tiny import write_tiny_image, write_tiny_runner
@@ -22,21 +22,6 @@ QUOTA = "org.agentd1.Error.QuotaExceeded"
 
 def options(**keys):
     return dbus.Dictionary({k.replace("_", "-"): v for k, v in keys.items()}, signature="sv")
-
-
-@pytest.fixture
-def settings():
-    """Writes a section and restarts agentd; puts everything back."""
-    conf = pathlib.Path("/etc/agentd/agentd.conf.d/92-store-bounds.conf")
-    conf.parent.mkdir(parents=True, exist_ok=True)
-
-    def put(section, **keys):
-        conf.write_text(f"[{section}]\n" + "".join(f"{k}={v}\n" for k, v in keys.items()))
-        systemctl("restart", "agentd.service")
-
-    yield put
-    conf.unlink(missing_ok=True)
-    systemctl("restart", "agentd.service")
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +108,16 @@ def test_an_open_session_can_be_closed_and_dropped(agentd, make_agent, settings)
     assert str(agentd.call("CloseEdit", name)) == path and agentd.complete(path)[0] == "canceled"
     os.close(stdin[1])
     os.close(stdout[0])
+    agentctl("env", "discard", name)
+
+
+def test_a_session_can_be_closed_while_it_begins(agentd, make_agent):
+    name = make_agent("true")
+    for _ in range(10):
+        with open("/dev/null", "r+") as null:
+            path = str(agentd.call("EditEnvironment", name, ["/bin/sleep", "1000"],
+                                   *[dbus.types.UnixFd(null.fileno())] * 3, options()))
+        assert str(agentd.call("CloseEdit", name)) == path and agentd.complete(path) == ("canceled", "Canceled.")
     agentctl("env", "discard", name)
 
 
