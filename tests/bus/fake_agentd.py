@@ -160,13 +160,14 @@ class Manager(dbus.service.Object):
             run.change(State=state)
         run.values["StartedUSec"] = dbus.UInt64(T0 + 1_000_000)
         output = {"json": {"best": "AAPL", "n": 3}, "null": None, "escape": "\x1b[2Jboo"}.get(agent, f"did: {text}")
-        run.result_document = json.dumps({"status": "success", "output": output})
+        run.result_document = json.dumps({"status": "success", "output": output} |
+                                         ({"message": "Its end\x1b was kept."} if agent == "cut" else {}))
         if agent.startswith("end-"):
             result = agent[4:]
             GLib.timeout_add(50, lambda: run.end(result, "" if result == "success" else f"It ended as {result}."))
             if result not in ("success", "failed"):
                 run.result_document = ""
-        elif agent in ("early", "json", "null", "escape"):
+        elif agent in ("early", "json", "null", "escape", "cut"):
             run.end("success")
         elif agent == "early-stale":
             self.RunFinished(run.id, run.__dbus_object_path__, "exit-code", "Exit code 7.")

@@ -143,6 +143,17 @@ def test_run_without_wait(ctl):
     assert answer["path"] == "/org/agentd1/run/" + answer["run"]
 
 
+def test_what_there_is_to_say_of_a_success(ctl):
+    """That an output was cut off, or an artifact not kept, is not lost on who only reads stdout."""
+    done = ctl("run", "cut", "--wait", "--input=x")
+    assert done.out == "did: x\n" and done.err == "Its end\\x1b was kept.\n"
+    assert ctl("result", "last").err == done.err and ctl("result", "last", "-q").err == ""
+    assert ctl("run", "cut", "--wait", "-q").err == ""
+    answer = ctl("run", "cut", "--wait", "--json=short")
+    assert answer.err == "" and json.loads(answer.out)["output"] == "did: "
+    assert ctl("run", "early", "--wait").err == ""
+
+
 def test_run_finished_before_the_reply(ctl):
     assert ctl("run", "early", "--wait", "--input=x").out == "did: x\n"
 
