@@ -112,11 +112,16 @@ def test_an_open_session_can_be_closed_and_dropped(agentd, make_agent, settings)
 
 
 def test_a_session_can_be_closed_while_it_begins(agentd, make_agent):
+    """Before its unit is there, while that is set up, and just after: it is canceled, and not a failure."""
+    systemd = dbus.Interface(agentd.bus.get_object("org.freedesktop.systemd1", "/org/freedesktop/systemd1", introspect=False),
+                             "org.freedesktop.systemd1.Manager")
     name = make_agent("true")
-    for _ in range(10):
+    for n in range(12):
         with open("/dev/null", "r+") as null:
             path = str(agentd.call("EditEnvironment", name, ["/bin/sleep", "1000"],
                                    *[dbus.types.UnixFd(null.fileno())] * 3, options()))
+        unit = f"agent-op-{path.rsplit('/', 1)[1]}-*"
+        wait_until(lambda n=n, unit=unit: n % 4 == 0 or systemd.ListUnitsByPatterns(dbus.Array(signature="s"), [unit]), "its unit", every=0.001)
         assert str(agentd.call("CloseEdit", name)) == path and agentd.complete(path) == ("canceled", "Canceled.")
     agentctl("env", "discard", name)
 
