@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """bridge.conf(5): each setting does what it says, in the real bridge; one that has no valid value is told, and holds up
-nothing once it is mended. (AllowAddresses=, CAFile=, ConnectionsMax=, DrainSec=: test_bridge_calls, _load, _restart.)
+nothing once it is mended. (AllowAddresses=, ConnectionsMax=, DrainSec=: test_bridge_calls, _load, _restart.)
 """
 
 import json
@@ -11,7 +11,8 @@ import pytest
 
 import inside
 from client import agentctl, run, show, systemctl, wait_until
-from upstream import DROPIN, bridge_config
+from test_bridge_calls import Authority
+from upstream import DROPIN, Upstream, bridge_config
 
 UNIT = "agent-bridged.service"
 
@@ -141,3 +142,36 @@ def test_unknown_key_is_told_and_left(caller, target):
     with bridge_config("[Bridge]\nNoSuchKey=1\n"):
         assert caller(f'say(bridge("GET", "{path}")[0])', service) == 200
         assert "NoSuchKey" in run("journalctl", "--no-pager", "-u", UNIT, "-n", "50").stdout
+
+
+def test_ca_file(caller, make_service, upstream, unique, target):
+    """An authority that the machine does not know is trusted where it is named, by the bridge for its calls and by the strong
+    room for its tokens; the system's own ones stay trusted."""
+    path = f"/etc/agentd/{unique('ca')}.pem"
+    private = Upstream(path)
+    authority = Authority(private, unique)
+    name = unique()
+    private.on(f"/api/{name}", lambda r: r.reply(200, {}))
+    plain = make_service(base_url=private.url)
+    tokens = make_service(authority.secret, base_url=private.url, auth={
+        "kind": "oauth2-client-credentials", "client_id": "client", "token_url": f"{private.url}/{authority.name}/token"})
+    # Its token comes from there, its data from where everybody is trusted.
+    mixed = make_service(authority.secret, auth={
+        "kind": "oauth2-client-credentials", "client_id": "client", "token_url": f"{private.url}/{authority.name}/token"})
+    upstream.on(f"/api/{authority.name}/data", authority.data)
+    service, known = target
+    code = f"""
+say([bridge("GET", p)[0] for p in ("{known}", "/v1/services/{plain}/{name}", "/v1/services/{tokens}/{authority.name}/data",
+                                   "/v1/services/{mixed}/{authority.name}/data")])
+"""
+    services = (service, plain, tokens, mixed)
+    try:
+        assert caller(code, *services) == [200, 502, 503, 503] and private.requests == []
+        with bridge_config(f"[Upstream]\nCAFile={path}\n"):
+            systemctl("restart", "agent-credentiald.service")
+            assert caller(code, *services) == [200] * 4 and authority.issued == 2
+        systemctl("restart", "agent-credentiald.service")
+        assert caller(code, *services) == [200, 502, 503, 503]
+    finally:
+        private.close()
+        os.unlink(path)

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import threading
+import uuid
 
 import dbus
 import pytest
@@ -256,6 +257,65 @@ def test_approval(agentd, users, make_agent, make_service, upstream, unique):
         assert agentd.result(path)["output"] == status
     assert len(upstream.asked(f"/api/{name}")) == 1
     assert run("agentctl", "approve", "0" * 32, check=False).returncode != 0
+
+
+# As the bridge: questions about a run, of which it does not wait for the answers, as nobody gives any; and one that is to be
+# refused at once.
+ASKER = """
+import dbus, json, sys
+from dbus.lowlevel import MethodCallMessage
+run, ids, refused = json.load(sys.stdin)
+bus = dbus.SystemBus()
+args = lambda id: (run, dbus.UInt32(1), id, "service", "GET", "/x", dbus.UInt64(60000000))
+for id in ids:
+    m = MethodCallMessage("org.agentd1", "/org/agentd1/report", "org.agentd1.Report", "RequestApproval")
+    m.append(*args(id), signature="susssst")
+    m.set_no_reply(True)
+    bus.send_message(m)
+report = bus.get_object("org.agentd1", "/org/agentd1/report", introspect=False)
+report.Ping(dbus_interface="org.freedesktop.DBus.Peer", timeout=120)  # comes after them
+try:
+    if refused:
+        report.RequestApproval(*args(refused), dbus_interface="org.agentd1.Report", timeout=120)
+except dbus.DBusException as e:
+    print(e.get_dbus_name())
+"""
+
+
+def test_approvals_of_one_user(agentd, users, make_agent, image, unique):
+    """A hundred questions of one user may wait, then further ones are refused; the same one again is not a further one, others
+    may ask, and an answer makes room."""
+    path = agentd.execute(make_agent("sleep 1000"))
+    agentd.wait_state(path, "running")
+    name = unique()
+    definition = {"name": name, "image": image, "kind": "exec", "command": ["/bin/sleep", "1000"]}
+    call_as(users[0], ("CreateAgent", json.dumps(definition)))
+    theirs = call_as(users[0], ("ExecuteAgent", name, "", {"options": {}}))[0]["value"]
+    agentd.wait_state(theirs, "running")
+
+    def ask(of, ids=(), refused=""):
+        question = json.dumps([agentd.run_id(of), list(ids), refused])
+        return run("python3", "-c", ASKER, user="agent-bridge", stdin=question).stdout.strip()
+
+    def waiting(of):
+        return {str(r[0]) for r in agentd.call("ListApprovals") if str(r[1]) == agentd.run_id(of)}
+
+    ids = [uuid.uuid4().hex for _ in range(102)]
+    limit = "org.freedesktop.DBus.Error.LimitsExceeded"
+    assert ask(path, ids[:100], ids[100]) == limit and waiting(path) == set(ids[:100])
+    ask(path, ids[5:6])
+    ask(theirs, ids[101:])
+    assert waiting(path) == set(ids[:100]) and waiting(theirs) == {ids[101]}
+    agentd.call("Approve", ids[0], False)
+    ask(path, ids[100:101])
+    assert waiting(path) == set(ids[1:101]) and ask(path, [], ids[0]) == limit
+    for question in ids[1:]:
+        agentd.call("Approve", question, False)
+    assert waiting(path) == waiting(theirs) == set()
+    for run_path in (path, theirs):
+        agentd.call("CancelRun", agentd.run_id(run_path))
+        agentd.finish(run_path)
+    call_as(users[0], ("RemoveAgent", name))
 
 
 # --- what the host sees ---

@@ -132,16 +132,19 @@ class _Server(ThreadingHTTPServer):
 
 
 class Upstream:
-    def __init__(self):
+    """AUTHORITY_FILE is where its authority is written to; the default one is trusted by the whole machine."""
+
+    def __init__(self, authority_file=AUTHORITY):
         self.lock = threading.Lock()
         self.handlers = {}
         self.streams = {}
         self.requests = []
         key, authority_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-        authority = _name("agentd test authority")
-        with open(AUTHORITY, "wb") as f:
+        authority = _name(f"authority of {os.path.basename(authority_file)}")  # they are looked up by their names
+        with open(authority_file, "wb") as f:
             f.write(_certificate(authority, authority_key, authority, authority_key, True))
-        run("update-ca-certificates")
+        if authority_file == AUTHORITY:
+            run("update-ca-certificates")
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         with tempfile.TemporaryDirectory() as d:
             with open(f"{d}/pem", "wb") as f:
@@ -158,7 +161,8 @@ class Upstream:
         self.origin = f"https://localhost:{self.port}"
         self.url = f"{self.origin}/api"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.allow("127.0.0.0/8 ::1")
+        if authority_file == AUTHORITY:
+            self.allow("127.0.0.0/8 ::1")
 
     @staticmethod
     def allow(addresses):
