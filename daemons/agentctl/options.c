@@ -51,7 +51,7 @@ static const Option table[_OPTION_MAX] = {
                             "Write to FILE or into a directory, - is stdout" },
         [OPTION_FROM_RUN] = { "from-run", 0, required_argument, "RUN", "The kept run whose changes are frozen" },
         [OPTION_NOTE] = { "note", 0, required_argument, "TEXT", "A note to keep with what is made" },
-        [OPTION_MIRROR] = { "mirror", 0, required_argument, "URL", "Debian mirror to build from" },
+        [OPTION_MIRROR] = { "mirror", 0, required_argument, "URL", "Debian mirror to build from; for root" },
         [OPTION_EXPECTED_HEAD] = { "expected-head", 0, required_argument, "DIGEST",
                                    "Change nothing if the head is another one" },
         [OPTION_USER] = { "user", 'u', required_argument, "USER", "The owner, if not the caller" },

@@ -91,7 +91,7 @@ const Verb verbs[] = {
           "Import a root file system", "FILE is a tar archive of it, an OCI archive or one of \"docker save\", maybe compressed; - is stdin.\n" OPERATION_DETAILS },
         { "image build", "NAME [PACKAGE…]", GROUP_IMAGES, 1, 512,
           OPTION_BIT(OPTION_NO_WAIT) | OPTION_BIT(OPTION_MIRROR), verb_image_build, "Build a Debian image",
-          "PACKAGEs are added to the default set.\n" OPERATION_DETAILS },
+          "PACKAGEs are added to a small system with node, python3, git, curl and ca-certificates.\n" OPERATION_DETAILS },
         { "image remove", "NAME", GROUP_IMAGES, 1, 1, 0, verb_image_remove, "Remove an image", NULL },
 
         { "service list", NULL, GROUP_SERVICES, 0, 0, 0, verb_service_list, "List services", NULL },

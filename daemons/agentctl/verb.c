@@ -55,8 +55,8 @@ int verb_check(const Verb *v, const Options *o, int argc) {
         if (argc < (int) v->min_args)
                 return fail_usage("Too few arguments: agentctl %s %s", v->name, strempty(v->args));
         if (argc > (int) v->max_args)
-                return fail_usage("Too many arguments: agentctl %s %s%s", v->name, strempty(v->args),
-                                  streq(v->name, "credential set") ?
+                return fail_usage("Too many arguments: agentctl %s%s%s%s", v->name, isempty(v->args) ? "" : " ",
+                                  strempty(v->args), streq(v->name, "credential set") ?
                                           " (a secret is never given on the command line: it comes on stdin)" : "");
         return 0;
 }

@@ -569,6 +569,7 @@ def test_usage(ctl):
     ctl("agent", "nonsense", status=2)
     ctl("run", status=2)
     ctl("run", "a", "b", status=2)
+    assert ctl("runs", "a", status=2).err == "agentctl: Too many arguments: agentctl runs\n"
     ctl("run", "a", "--follow", status=2)
     ctl("runs", "--nonsense", status=2)
     ctl("runs", "--json=xml", status=2)
@@ -647,6 +648,18 @@ def complete(ctl, *words):
     out = subprocess.run(["bash", "-c", script], env=ctl.env, check=True, capture_output=True, text=True)
     assert out.stderr == ""
     return out.stdout.split()
+
+
+def test_bash_completion_knows_which_options_have_values(ctl):
+    ctl("agent", "create", "-", stdin=b'{"name":"painter"}')
+    for verb, options in verbs_and_options(ctl):
+        words = verb.split()
+        usual = complete(ctl, *words, "")
+        for option in re.findall(r"(--[a-z-]+)=[A-Z]", ctl("help", *words).out):
+            if option != "--expected-head":  # is looked up with the agent before it
+                assert complete(ctl, *words, option, "7", "") == usual, (verb, option)
+                assert complete(ctl, *words, option, "=", "7", "") == usual, (verb, option)
+    ctl("agent", "remove", "painter")
 
 
 def test_bash_completion(ctl):
