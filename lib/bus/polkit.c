@@ -17,8 +17,8 @@
  * frees what is left.
  */
 
-#define POLKIT_QUERIES_MAX 512U
-#define POLKIT_QUERIES_MAX_PER_USER 64U
+#define POLKIT_QUERIES_MAX 192U /* each is a message, with up to 253 descriptors */
+#define POLKIT_QUERIES_MAX_PER_USER 48U
 
 /* A person may have to be found and to type a password. */
 #define POLKIT_TIMEOUT_USEC (5 * 60 * USEC_PER_SEC)
