@@ -2,6 +2,7 @@
 
 /* See bridge.h. This file: the whole's life, from the configuration to the drain. */
 
+#include <malloc.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <systemd/sd-daemon.h>
@@ -17,6 +18,11 @@
 
 /* How long reports may take after the last request has ended; then the next bridge gets them. */
 #define FLUSH_USEC (250 * USEC_PER_MSEC)
+
+/* After how many calls at once freed memory is worth looking for, and how long after they have gone: it takes some
+ * milliseconds, and the next crowd would have to get it again. */
+#define TRIM_CALLS_MIN 64U
+#define TRIM_USEC (2 * USEC_PER_SEC)
 
 static int load_config(BridgeConfig *ret) {
         static const ConfigItem table[] = {
@@ -136,11 +142,46 @@ Bridge *bridge_free(Bridge *b) {
         strmap_free(b->runs);
         sd_event_source_disable_unref(b->drain_timer);
         safe_close(b->old_reports);
+        sd_event_source_disable_unref(b->trim_timer);
         sd_bus_flush_close_unref(b->bus);
         sd_event_unref(b->event);
         strv_free(b->config.allow_addresses);
         free(b->config.ca_file);
         return mfree(b);
+}
+
+static bool crowd_has_gone(const Bridge *b) {
+        return b->n_calls_peak >= TRIM_CALLS_MIN && b->n_calls <= b->n_calls_peak / 4;
+}
+
+/* What few connections that are kept have left at the end of the heap holds all that was freed before it. */
+static int on_trim(sd_event_source *source, uint64_t usec, void *userdata) {
+        Bridge *b = userdata;
+
+        if (crowd_has_gone(b)) {
+                (void) malloc_trim(0);
+                b->n_calls_peak = b->n_calls;
+        }
+        return 0;
+}
+
+void bridge_call_begins(Bridge *b) {
+        b->n_calls++;
+        b->n_calls_peak = MAX(b->n_calls_peak, b->n_calls);
+}
+
+void bridge_call_ended(Bridge *b) {
+        int enabled = SD_EVENT_OFF;
+
+        b->n_calls--;
+        if (!crowd_has_gone(b))
+                return;
+        if (!b->trim_timer)
+                (void) sd_event_add_time_relative(b->event, &b->trim_timer, CLOCK_MONOTONIC, TRIM_USEC, TRIM_USEC,
+                                                  on_trim, b);
+        else if (sd_event_source_get_enabled(b->trim_timer, &enabled) >= 0 && enabled == SD_EVENT_OFF &&
+                 sd_event_source_set_time_relative(b->trim_timer, TRIM_USEC) >= 0)
+                (void) sd_event_source_set_enabled(b->trim_timer, SD_EVENT_ONESHOT);
 }
 
 /* >0: taken. */

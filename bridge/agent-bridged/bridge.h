@@ -81,7 +81,8 @@ struct Bridge {
         StrMap *runs; /* of BridgeRun, by id */
         HttpListener *control;
         BridgeRun *remote; /* what comes from sandbox hosts elsewhere: its requests are of any run */
-        sd_event_source *drain_timer;
+        sd_event_source *drain_timer, *trim_timer;
+        unsigned n_calls, n_calls_peak; /* of services; most at once since memory was last given back */
         bool draining;
         int old_reports; /* of the bridge before us */
 };
@@ -94,6 +95,10 @@ DEFINE_CLEANUP(Bridge *, bridge_free);
 int bridge_startup(Bridge *b);
 /* Until SIGTERM and the end of the drain. */
 int bridge_serve(Bridge *b);
+
+/* A call of a service begins and ends. When a crowd of them has gone, so does the memory that they had. */
+void bridge_call_begins(Bridge *b);
+void bridge_call_ended(Bridge *b);
 
 /* bridge-bus.c */
 int bridge_bus_startup(Bridge *b);

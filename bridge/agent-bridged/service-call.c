@@ -39,6 +39,7 @@ static ServiceCall *call_free(ServiceCall *c) {
         free(c->path_shown);
         service_unref(c->service);
         live_run_unref(c->live);
+        bridge_call_ended(c->bridge);
         return mfree(c);
 }
 
@@ -293,6 +294,7 @@ static void call_new(const RouteRequest *r, Service *service, const char *path, 
                         .started_usec = now_usec(CLOCK_REALTIME),
                         .started_monotonic_usec = now_usec(CLOCK_MONOTONIC),
                 };
+                bridge_call_begins(c->bridge);
                 /* The token may stand in it, before that is refused. */
                 c->path_shown = mode == CALL_PROXY ? strprintf("%s/", service->base_url.text) :
                                 strstr(path, r->token) ? strdup("/?") : strdup(path);

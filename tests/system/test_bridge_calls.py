@@ -10,6 +10,8 @@ import threading
 import urllib.parse
 import uuid
 
+import pytest
+
 import inside
 from client import DEADLINE, agentctl
 
@@ -296,6 +298,33 @@ def test_certificate_of_nobody(caller, make_service, upstream):
     before = len(upstream.requests)
     assert caller(f'say(bridge("GET", "/v1/services/{service}/x")[0])', service) == 502
     assert len(upstream.requests) == before
+
+
+@pytest.mark.parametrize("fault", ["authority", "name", "age"])
+def test_identity_of_each_connection(caller, make_service, upstream, fault):
+    """A server that shows one connection what it should, and the next one not: that one is sent nothing. Neither the
+    one that is open meanwhile nor those that come later suffer."""
+    good, bad = upstream.identity(), {
+        "authority": lambda: upstream.identity(authority=upstream.stranger()),
+        "name": lambda: upstream.identity(hosts=("127.0.0.2", "elsewhere.test")),
+        "age": lambda: upstream.identity(age=40),
+    }[fault]()
+    server = upstream.changing_server(good, bad, good, bad, good)
+    service = make_service("never-sent-to-strangers", base_url=server.url)
+    seen = caller(
+        f"""
+def begin():
+    c = connect()
+    c.request("GET", "/v1/services/{service}/long", headers={{"Authorization": "Bearer " + token()}})
+    return c, c.getresponse()
+opened = [begin() for _ in range(4)]
+say([r.status for _, r in opened] + [r.read(2).decode() for _, r in opened[::2]]
+    + [bridge("GET", "/v1/services/{service}/short")[0]])
+""",
+        service,
+    )
+    assert seen == [200, 502, 200, 502, "{}", "{}", 200]
+    assert server.asked == ["/api/long", "/api/long", "/api/short"]
 
 
 def test_private_addresses_are_refused_by_default(caller, make_service, upstream, unique):

@@ -24,16 +24,19 @@ AUTHORITY = "/usr/local/share/ca-certificates/agentd-test.crt"
 DROPIN = "/etc/agentd/bridge.conf.d/90-test.conf"
 
 
-def _certificate(name, key, issuer, issuer_key, authority):
+def _certificate(name, key, issuer, issuer_key, authority, hosts=("localhost", "127.0.0.1"), age=1):
+    """AGE: of how many days; it is valid for 30 more than one is old."""
     now = datetime.datetime.now(datetime.timezone.utc)
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(issuer).public_key(key.public_key())
     builder = builder.serial_number(x509.random_serial_number())
-    builder = builder.not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(
-        now + datetime.timedelta(days=30)
+    builder = builder.not_valid_before(now - datetime.timedelta(days=age)).not_valid_after(
+        now + datetime.timedelta(days=31 - age)
     )
     builder = builder.add_extension(x509.BasicConstraints(authority, None), True)
     if not authority:
-        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        names = [
+            x509.IPAddress(ipaddress.ip_address(h)) if h[0].isdigit() else x509.DNSName(h) for h in hosts
+        ]
         builder = builder.add_extension(x509.SubjectAlternativeName(names), False)
     return builder.sign(issuer_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
@@ -139,22 +142,15 @@ class Upstream:
         self.handlers = {}
         self.streams = {}
         self.requests = []
-        key, authority_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-        authority = _name(f"authority of {os.path.basename(authority_file)}")  # they are looked up by their names
+        name, key = self.authority = (
+            _name(f"authority of {os.path.basename(authority_file)}"),  # they are looked up by their names
+            ec.generate_private_key(ec.SECP256R1()),
+        )
         with open(authority_file, "wb") as f:
-            f.write(_certificate(authority, authority_key, authority, authority_key, True))
+            f.write(_certificate(name, key, name, key, True))
         if authority_file == AUTHORITY:
             run("update-ca-certificates")
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        with tempfile.TemporaryDirectory() as d:
-            with open(f"{d}/pem", "wb") as f:
-                f.write(
-                    key.private_bytes(
-                        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-                    )
-                )
-                f.write(_certificate(_name("localhost"), key, authority, authority_key, False))
-            self.context.load_cert_chain(f"{d}/pem")
+        self.context = self.identity()
         self.server = _Server(("127.0.0.1", 0), Request)
         self.server.owner = self
         self.port = self.server.server_address[1]
@@ -163,6 +159,25 @@ class Upstream:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         if authority_file == AUTHORITY:
             self.allow("127.0.0.0/8 ::1")
+
+    def identity(self, authority=None, **different):
+        """What a server shows: a certificate by the authority that the machine trusts, or by another one."""
+        key, context = ec.generate_private_key(ec.SECP256R1()), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        with tempfile.NamedTemporaryFile() as f:
+            form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            f.write(key.private_bytes(*form))
+            f.write(_certificate(_name("localhost"), key, *(authority or self.authority), False, **different))
+            f.flush()
+            context.load_cert_chain(f.name)
+        return context
+
+    def stranger(self):
+        """Somebody with the name of the authority, but another key."""
+        return self.authority[0], ec.generate_private_key(ec.SECP256R1())
+
+    def changing_server(self, *identities):
+        """Another server, whose connections see one identity after the other."""
+        return ChangingServer(identities)
 
     @staticmethod
     def allow(addresses):
@@ -199,6 +214,37 @@ class Upstream:
 
     def gate(self, name):
         return Gate(self, name)
+
+
+class ChangingServer:
+    """Answers each request by a body that does not end, but the requests of /api/short."""
+
+    def __init__(self, identities):
+        self.identities, self.asked, self.threads = list(identities), [], []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"https://127.0.0.1:{self.listener.getsockname()[1]}/api"
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        for identity in self.identities:
+            plain, _ = self.listener.accept()
+            threading.Thread(target=self.serve, args=(plain, identity), daemon=True).start()
+        self.listener.close()
+
+    def serve(self, plain, identity):
+        plain.settimeout(DEADLINE)
+        try:
+            with identity.wrap_socket(plain, server_side=True) as secure:
+                head = b""
+                while b"\r\n\r\n" not in head and (piece := secure.recv(65536)):
+                    head += piece
+                path = head.split(b" ")[1].decode()
+                self.asked.append(path)
+                length = b"2" if path == "/api/short" else b"3"
+                secure.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: " + length + b"\r\n\r\n{}")
+                secure.recv(1)  # until the other side goes
+        except (OSError, IndexError):
+            pass
 
 
 class EventServer:

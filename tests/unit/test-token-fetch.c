@@ -38,7 +38,7 @@ static struct {
 } server;
 
 static EVP_PKEY *key;
-static X509 *cert;
+static X509 *cert, *other;
 
 static void add_extension(X509 *x, int nid, const char *value) {
         X509V3_CTX ctx;
@@ -52,9 +52,8 @@ static void add_extension(X509 *x, int nid, const char *value) {
 }
 
 /* Self-signed: CA and server in one. */
-static void make_certificate(const char *path) {
+static void make_certificate(void) {
         X509_NAME *name;
-        FILE *f;
 
         key = EVP_EC_gen("P-256");
         cert = X509_new();
@@ -70,9 +69,6 @@ static void make_certificate(const char *path) {
         add_extension(cert, NID_key_usage, "critical,digitalSignature,keyCertSign");
         add_extension(cert, NID_subject_alt_name, "DNS:localhost,IP:127.0.0.1");
         assert(X509_sign(cert, key, EVP_sha256()) > 0);
-
-        f = fopen(path, "we");
-        assert(f && PEM_write_X509(f, cert) == 1 && fclose(f) == 0);
 }
 
 static void serve_one(int fd) {
@@ -142,6 +138,7 @@ static void stop_server(void) {
         close(server.fd);
         SSL_CTX_free(server.ctx);
         X509_free(cert);
+        X509_free(other);
         EVP_PKEY_free(key);
 }
 
@@ -213,6 +210,14 @@ static void rig_open(Rig *g, const char *ca, bool allow) {
         assert(curl_glue_new(event, &(CurlGlueOptions) { .guard = g->guard, .ca_file = ca }, &g->curl) == 0);
         g->context = (TokenFetchContext) { .store = store, .curl = g->curl };
         f = token_fetch_fetcher(&g->context);
+        assert(token_cache_new(&f, &g->cache) == 0);
+}
+
+/* What was fetched is asked for again. */
+static void rig_forget(Rig *g) {
+        TokenFetcher f = token_fetch_fetcher(&g->context);
+
+        token_cache_free(g->cache);
         assert(token_cache_new(&f, &g->cache) == 0);
 }
 
@@ -308,6 +313,55 @@ static void test_failures(const char *ca) {
         assert(server.n_requests == n);
 }
 
+/* Two that trust differently, side by side and one after the other: neither has what the other trusts, though all
+ * connections of each have much in common. */
+static void test_trust_apart(const char *ca) {
+        _cleanup_(service_unrefp) Service *s = make_service("");
+        Rig trusting = {}, strict = {};
+
+        server.status = "200 OK";
+        server.body = "{\"access_token\":\"tok\"}"; /* good for this once */
+        rig_open(&trusting, ca, true);
+        rig_open(&strict, NULL, true);
+        for (unsigned i = 0; i < 3; i++) {
+                Asker a = {}, b = {};
+                unsigned n = server.n_requests;
+
+                ask(i == 1 ? strict.cache : trusting.cache, s, i == 1 ? &b : &a);
+                ask(i == 1 ? trusting.cache : strict.cache, s, i == 1 ? &a : &b);
+                run();
+                assert(a.done && a.code == TOKEN_OK && b.done && b.code == TOKEN_UNAVAILABLE);
+                assert(server.n_requests == n + 1);
+                rig_forget(&trusting);
+                rig_forget(&strict);
+        }
+
+        /* The administrator takes it back: what was trusted is not any more, by the next connection that shows who it
+         * is (and does not just go on with a session of one that did). */
+        assert(SSL_CTX_set_num_tickets(server.ctx, 0) == 1);
+        for (unsigned i = 0; i < 3; i++) {
+                Asker used = {};
+
+                rig_forget(&trusting);
+                ask(trusting.cache, s, &used);
+                run();
+                assert(used.done && used.code == TOKEN_OK);
+        }
+        _cleanup_free_ char *aside = strprintf("%s.aside", ca);
+        assert(rename(ca, aside) == 0);
+        FILE *f = fopen(ca, "we");
+        assert(f && PEM_write_X509(f, other) == 1 && fclose(f) == 0);
+        Asker a = {};
+        rig_forget(&trusting);
+        ask(trusting.cache, s, &a);
+        run();
+        assert(a.done && a.code == TOKEN_UNAVAILABLE);
+        assert(rename(aside, ca) == 0);
+        assert(SSL_CTX_set_num_tickets(server.ctx, 2) == 1);
+        rig_close(&trusting);
+        rig_close(&strict);
+}
+
 /* Whoever asked has gone, and everything with it, while the request is under way. */
 static void test_cancel(const char *ca) {
         _cleanup_(service_unrefp) Service *s = make_service("");
@@ -330,7 +384,12 @@ int main(void) {
         signal(SIGPIPE, SIG_IGN);
         assert(mkdtemp(directory));
         ca = strprintf("%s/ca.pem", directory);
-        make_certificate(ca);
+        make_certificate();
+        other = TAKE_PTR(cert); /* of the same name, by another key */
+        EVP_PKEY_free(key);
+        make_certificate();
+        FILE *f = fopen(ca, "we");
+        assert(f && PEM_write_X509(f, cert) == 1 && fclose(f) == 0);
         start_server();
 
         assert(sd_event_default(&event) >= 0);
@@ -342,6 +401,7 @@ int main(void) {
         test_build();
         test_fetch(ca);
         test_failures(ca);
+        test_trust_apart(ca);
         test_cancel(ca);
 
         credential_store_free(store);
