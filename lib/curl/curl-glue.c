@@ -59,9 +59,7 @@ void glue_action(CurlGlue *g, curl_socket_t fd, int what) {
         int running;
 
         g->depth++;
-        CurlGlue *before = glue_enter(g);
         (void) curl_multi_socket_action(g->multi, fd, what, &running);
-        glue_leave(before);
         g->depth--;
         hub_task_queue(g->hub, &g->finished);
 }
@@ -368,7 +366,6 @@ CurlGlue *curl_glue_free(CurlGlue *g) {
         sd_event_source_disable_unref(g->timer);
         sd_event_source_disable_unref(g->patience);
         sd_event_unref(g->event);
-        SSL_CTX_free(g->tls);
         X509_STORE_free(g->trust);
         free(g->ca_file);
         return mfree(g);

@@ -34,7 +34,6 @@ struct CurlGlue {
         char *ca_file;
         X509_STORE *trust; /* for all connections: what was looked up stays there, what nobody asks for is never read */
         struct timespec ca_file_mtime, ca_path_mtime;
-        SSL_CTX *tls; /* of all connections, where libcurl is known to give each the same */
         bool allow_http;
         unsigned n_transfers;
         CURL *handles[HANDLES_MAX]; /* of transfers that are over: to make one is work, to reset it is less */
@@ -70,8 +69,5 @@ void glue_forget(CurlTransfer *t);
 /* The connection of this one is made. */
 void glue_connected(CurlTransfer *t);
 
-/* Around calls of libcurl that may make a connection: whose they are. Returns, and takes, whose it was before. */
-CurlGlue *glue_enter(CurlGlue *g);
-void glue_leave(CurlGlue *before);
 /* CURLOPT_SSL_CTX_FUNCTION, with the glue. */
 CURLcode glue_set_up_tls(CURL *easy, void *context, void *userdata);

@@ -308,7 +308,7 @@ say(out)
     assert {s[0] for s in seen} == {"200"}
     assert sorted(s[1] for s in seen) == list(range(n))
     assert all(s[2] for s in seen)
-    memory.at_most(72)
+    memory.at_most(100)
 
 
 def test_readers_that_stop(agentd, make_agent, make_service, upstream, unique, probe):
