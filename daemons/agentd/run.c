@@ -103,11 +103,6 @@ static void run_on_running(Run *run) {
                 unit_stop(run->unit);
 }
 
-/* systemd.exec(5): 200 and above are its own, for what it could not set up before the exec. */
-static bool unit_status_is_setup(const UnitResult *u) {
-        return u->code == CLD_EXITED && u->status >= 200 && u->status <= 243;
-}
-
 static void on_unit(Unit *u, UnitEvent event, const char *message, void *userdata) {
         Run *run = userdata;
 
@@ -117,7 +112,7 @@ static void on_unit(Unit *u, UnitEvent event, const char *message, void *userdat
                 break;
         case UNIT_ENDED:
                 /* Taken over while it was being set up: whether its start job failed, nobody saw. */
-                if (run->resumed && run->row->state == RUN_PREPARING && unit_status_is_setup(unit_result(u))) {
+                if (run->resumed && run->row->state == RUN_PREPARING && unit_result_is_setup(unit_result(u))) {
                         on_unit(u, UNIT_START_FAILED, "the unit could not be set up", run);
                         return;
                 }

@@ -128,7 +128,7 @@ static void on_unit(Unit *u, UnitEvent event, const char *message, void *userdat
                 return;
         case UNIT_START_FAILED:
                 /* A oneshot's failure is one of its start job, too; 200 and more are PID 1's own. */
-                if (isempty(result->result) || (result->status >= 200 && result->status <= 243)) {
+                if (isempty(result->result) || unit_result_is_setup(result)) {
                         reason = strdup(strempty(message));
                         check_end(c, CHECK_ERROR, strempty(reason));
                         return;

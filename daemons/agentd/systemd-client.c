@@ -24,8 +24,8 @@
 
 #define SD_UNIT "org.freedesktop.systemd1.Unit"
 
-/* How often a unit is asked for its state though no signal came. Only a safety net, see TRAPS of sd-bus users:
- * JobRemoved may be lost over a daemon-reload. */
+/* How often a unit is asked for its state though no signal came. Only a safety net: JobRemoved may be
+ * lost over a daemon-reload. */
 #define UNIT_POLL_USEC (20 * USEC_PER_SEC)
 /* While PID 1 is being replaced (daemon-reexec) nobody answers; asked again so often. */
 #define UNIT_RETRY_USEC (100 * USEC_PER_MSEC)
@@ -113,8 +113,8 @@ static void unit_evaluate(Unit *u) {
                         if (peak != UINT64_MAX)
                                 u->now.result.memory_peak = peak;
                 }
-                /* Exit statuses 200..243 together with a failed start job are systemd's own: the program was
-                 * never reached (Type=exec makes the job wait for the exec). */
+                /* A start job that failed without a word before: the program was never reached, as Type=exec makes the
+                 * job wait for the exec. */
                 if (u->job_failed && !u->told_running) {
                         char text[128];
 
@@ -171,9 +171,7 @@ static bool unit_settle_start(Unit *u) {
         u->job = mfree(u->job);
         u->properties = NULL;
         u->job_done = true;
-        /* As in the words of systemd.exec(5): these are its own. */
-        u->job_failed = streq(u->now.active_state, "failed") && u->now.result.status >= 200 &&
-                        u->now.result.status <= 243;
+        u->job_failed = streq(u->now.active_state, "failed") && unit_result_is_setup(&u->now.result);
         return true;
 }
 

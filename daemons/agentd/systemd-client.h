@@ -4,14 +4,16 @@
 /*
  * PID 1 as seen by agentd: starts transient service units and tells how they fared.
  *
- * One set of matches serves all units (JobRemoved, PropertiesChanged, UnitRemoved, Reloading); signals are
- * dispatched by job or object path. Guarantees to the owner of a Unit:
+ * Two matches serve all units (JobRemoved, PropertiesChanged); signals are dispatched by job or object path.
+ * Guarantees to the owner of a Unit:
  *   - the matches are there before the first unit is started, so no signal is missed;
  *   - UNIT_RUNNING comes at most once, UNIT_ENDED or UNIT_START_FAILED exactly once, in that order;
  *   - a lost signal (daemon-reload, an overflowing queue) is made up for by asking again after a while;
- *   - the unit is pinned (AddRef) until the Unit is freed, so its result can be read after its end.
+ *   - the unit is pinned (AddRef) until the Unit is freed, so its result can be read after its end; how it outlives
+ *     agentd itself is said in systemd-client.c.
  */
 
+#include <sys/wait.h>
 #include <systemd/sd-bus.h>
 #include <systemd/sd-event.h>
 
@@ -32,9 +34,15 @@ typedef struct UnitResult {
         int code;               /* CLD_EXITED, CLD_KILLED, CLD_DUMPED; 0 unknown */
         int status;             /* exit status or signal */
         char invocation_id[33]; /* "" unknown */
-        uint64_t cpu_nsec, memory_peak, io_read_bytes, io_write_bytes, tasks; /* UINT64_MAX: not accounted */
-        uint64_t started_usec, exited_usec; /* CLOCK_REALTIME of the main process; 0 unknown */
+        uint64_t cpu_nsec, memory_peak, io_read_bytes, io_write_bytes; /* UINT64_MAX: not accounted */
+        uint64_t started_usec; /* CLOCK_REALTIME of the main process; 0 unknown */
 } UnitResult;
+
+/* Whether PID 1 could not set up what it was to execute: systemd.exec(5) has exit statuses of its own for that. Nothing of
+ * the program ran then (Type=exec makes the start job wait for the exec). */
+static inline bool unit_result_is_setup(const UnitResult *u) {
+        return u->code == CLD_EXITED && u->status >= 200 && u->status <= 243;
+}
 
 typedef void (*unit_event_handler_t)(Unit *u, UnitEvent event, const char *message, void *userdata);
 
@@ -42,7 +50,7 @@ int systemd_client_new(sd_bus *bus, SystemdClient **ret);
 SystemdClient *systemd_client_free(SystemdClient *c);
 DEFINE_CLEANUP(SystemdClient *, systemd_client_free);
 
-/* Appends the unit's properties, as (sv) elements, to the open array of an StartTransientUnit call. */
+/* Appends the unit's properties, as (sv) elements, to the open array of a StartTransientUnit call. */
 typedef int (*unit_properties_t)(sd_bus_message *m, void *userdata);
 
 /* Asks PID 1 to start NAME with the given properties, mode "fail". FDS in properties stay ours. */

@@ -75,7 +75,6 @@ static int read_property(sd_bus_message *m, const char *name, void *userdata) {
                 { "ExecMainCode", read_number, FIELD(result.code) },
                 { "ExecMainStatus", read_number, FIELD(result.status) },
                 { "ExecMainStartTimestamp", read_counter, FIELD(result.started_usec) },
-                { "ExecMainExitTimestamp", read_counter, FIELD(result.exited_usec) },
                 { "CPUUsageNSec", read_counter, FIELD(result.cpu_nsec) },
                 { "MemoryPeak", read_counter, FIELD(result.memory_peak) },
                 { "IOReadBytes", read_counter, FIELD(result.io_read_bytes) },

@@ -14,7 +14,7 @@ typedef struct UnitState {
 #define UNIT_RESULT_NULL                                                                                               \
         (UnitResult) {                                                                                                 \
                 .cpu_nsec = UINT64_MAX, .memory_peak = UINT64_MAX, .io_read_bytes = UINT64_MAX,                        \
-                .io_write_bytes = UINT64_MAX, .tasks = UINT64_MAX,                                                     \
+                .io_write_bytes = UINT64_MAX,                                                                          \
         }
 
 /* M is at the array of a GetAll's answer. What is not in it stays as it was. */

@@ -15,10 +15,6 @@ static int max_level = LOG_INFO;
 static const char *identifier = "agentd";
 static bool to_journal;
 
-void log_set_max_level(int level) {
-        max_level = level;
-}
-
 static bool stderr_is_journal(void) {
         const char *e = getenv("JOURNAL_STREAM");
         unsigned long long dev, ino;

@@ -11,9 +11,8 @@
 
 #include "basic/macro.h"
 
-/* Messages above this level are dropped; from $AGENTD_LOG_LEVEL (a name as in syslog.conf or 0..7). */
+/* Messages above this level are dropped; from $AGENTD_LOG_LEVEL (a name as in syslog.conf, or 0 to 7; info without it). */
 void log_setup(const char *identifier);
-void log_set_max_level(int level);
 
 /* Logs and returns -|error| (0 stays 0), so that "return log_error_errno(r, …)" works. %m is ERROR's text. */
 int log_internal(int level, int error, const char *file, int line, const char *func, const char *format, ...)

@@ -61,6 +61,14 @@ def test_lint(page):
     assert out.stdout + out.stderr == ""
 
 
+def test_variables():
+    """Of the environment, those that are ours: each is in some manual page."""
+    asked = {m for d in ("bridge", "daemons", "lib") for p in (TOP / d).rglob("*.c")
+             for m in re.findall(r'getenv\("(AGENTD?_\w+)"\)', p.read_text())}
+    assert {"AGENTD_LOG_LEVEL", "AGENTD_PAGER"} <= asked
+    assert not [v for v in asked if not any(v in p.read_text() for p in MAN.glob("*.[1-8]"))]
+
+
 def test_all_are_installed():
     listed = set(re.findall(r"'([\w.-]+\.[1-8])'", (MAN / "meson.build").read_text()))
     assert listed == {p.name for p in MAN.glob("*.[1-8]")}
