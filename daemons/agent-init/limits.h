@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #pragma once
 
-/* From here on neither this process nor what it starts sets limits of other processes. Returns 0 or a negative errno.
- */
+/* From here on neither this process nor what it starts sets limits of other processes, or that of core dumps. Returns 0
+ * or a negative errno. */
 int limits_own_only(void);

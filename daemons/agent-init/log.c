@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * The output of a command that has no runner, on its way to the journal: up to the run's limit, beyond which it is taken
- * and dropped, and one line says so. As in the bridge a line costs more than its bytes, since it does in the journal.
+ * The output of a command that has no runner, on its way to the journal: up to the run's limit, beyond which it is
+ * taken and dropped, and one line says so. As in the bridge a line costs more than its bytes, since it does in the
+ * journal.
  *
- * The journal itself bounds how many messages a unit may send in a time, and not their size; so one run could push out all
- * that other units have said.
+ * The journal itself bounds how many messages a unit may send in a time, and not their size; so one run could push
+ * out all that other units have said.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -253,8 +253,9 @@ static int append_limits(sd_bus_message *m, const RunLimits *l) {
         TRY(append_affinity(m, (unsigned) ((l->cpu + 999999) / 1000000)));
         TRY(append_uint64(m, "LimitNOFILE", l->files));
         TRY(append_uint64(m, "LimitNOFILESoft", l->files));
-        TRY(append_uint64(m, "LimitCORE", 0));
-        TRY(append_uint64(m, "LimitCORESoft", 0));
+        /* None. With 0 the kernel would still start the program that the host may have for them (agent-init/limits.c). */
+        TRY(append_uint64(m, "LimitCORE", 1));
+        TRY(append_uint64(m, "LimitCORESoft", 1));
         TRY(append_string(m, "KillMode", "mixed"));
         TRY(append_string(m, "OOMPolicy", "kill"));
         TRY(append_bool(m, "CPUAccounting", true));

@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Limits that only a kernel with all cgroup controllers enforces."""
+"""Limits that only a kernel of its own enforces: one with all cgroup controllers, and whose settings are ours."""
+
+import pathlib
+
+import pytest
+
+from client import run
 
 GREEDY = "x = []\nwhile True: x.append(b'x' * 2**20)"
 
@@ -33,3 +39,36 @@ def test_tasks(agentd, make_agent):
     agent = make_agent(["/usr/bin/python3", "-c", code], limits={"tasks": 16})
     result, message = agentd.finish(agentd.execute(agent))
     assert result == "exit-code", message
+
+
+CRASH = """
+import os, resource, signal
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+for _ in range(3):
+    if os.fork() == 0:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    os.wait()
+print("crashed")
+"""
+
+
+@pytest.fixture
+def dumps(tmp_path):
+    """A program of the host's that the kernel starts for each crash; returns what it has seen."""
+    pattern, taker, seen = pathlib.Path("/proc/sys/kernel/core_pattern"), tmp_path / "taker", tmp_path / "seen"
+    before = pattern.read_text()
+    taker.write_text(f"#!/bin/sh\necho $1 >>{seen}\n")
+    taker.chmod(0o755)
+    pattern.write_text(f"|{taker} %e")
+    yield lambda: seen.read_text().split() if seen.exists() else []
+    pattern.write_text(before)
+
+
+def test_crashes_start_nothing_on_the_host(agentd, make_agent, dumps):
+    """What the kernel starts for them is in no run's control group, and works at its expense."""
+    for kind in ("exec", "command"):
+        path = agentd.execute(make_agent(["/usr/bin/python3", "-c", CRASH], kind=kind))
+        assert agentd.finish(path)[0] == "success" and "crashed" in agentd.log(path)
+    assert dumps() == []
+    assert run("python3", "-c", CRASH).stdout == "crashed\n"
+    assert len(dumps()) == 3
