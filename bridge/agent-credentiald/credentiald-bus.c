@@ -8,6 +8,7 @@
 
 #include <pwd.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 
 #include "basic/fs-util.h"
 #include "basic/log.h"
@@ -19,7 +20,9 @@
 #define BUS_NAME "org.agentd1.Credentials"
 #define OBJECT_PATH "/org/agentd1/Credentials"
 
+/* Each waits for its sender. Root's are counted apart. */
 #define OPERATIONS_MAX 32U
+#define OPERATIONS_MAX_PER_USER 4U
 #define READ_USEC_MAX (30 * USEC_PER_SEC)
 
 struct SetOperation {
@@ -27,6 +30,7 @@ struct SetOperation {
         SetOperation *next;
 
         sd_bus_message *message; /* replied to at the latest in set_operation_free() */
+        uid_t sender;
         char *user, *service;
         int fd;
         Secret *buffer;
@@ -111,14 +115,22 @@ static void set_operation_store(SetOperation *o) {
         set_operation_reply(o, NULL);
 }
 
+/* O_NONBLOCK would be no help: who sent us the fd has it as well, and can take that off, and the bytes before we do. */
+static ssize_t read_nowait(int fd, void *buf, size_t size) {
+        const struct iovec iov = { .iov_base = buf, .iov_len = size };
+        ssize_t n = preadv2(fd, &iov, 1, -1, RWF_NOWAIT);
+
+        return n < 0 && errno == EOPNOTSUPP ? read(fd, buf, size) : n; /* an old kernel's */
+}
+
 /* One read. 1 at the end, 0 when there may be more later. */
 static int set_operation_read(SetOperation *o) {
-        char *p = secret_buffer(o->buffer) + o->size;
+        char *p = secret_buffer(o->buffer) + o->size, more;
         size_t room = secret_size(o->buffer) - o->size;
-        char more;
+        void *to = room > 0 ? p : &more;
         ssize_t n;
 
-        n = room > 0 ? read(o->fd, p, room) : read(o->fd, &more, 1);
+        n = o->io ? read_nowait(o->fd, to, MAX(room, (size_t) 1)) : read(o->fd, to, MAX(room, (size_t) 1));
         if (n < 0)
                 return errno == EAGAIN || errno == EINTR ? 0 : -errno;
         if (n == 0)
@@ -208,14 +220,16 @@ static int verify(Credentiald *c, sd_bus_message *m, const char *user, const cha
 /* A pipe or socket is read when it is readable. A memfd is read at once. Anything else could block us. */
 static int take_secret_fd(int fd, bool *ret_poll, sd_bus_error *e) {
         _cleanup_close_ int copy = -EBADF;
-        struct stat st;
+        struct statx st;
         int flags;
 
+        /* It may be of a file system that does not answer, and then we must not ask it. */
         flags = fcntl(fd, F_GETFL);
-        if (flags < 0 || (flags & O_ACCMODE) == O_WRONLY || (flags & O_PATH) || fstat(fd, &st) < 0)
+        if (flags < 0 || (flags & O_ACCMODE) == O_WRONLY || (flags & O_PATH) ||
+            statx(fd, "", AT_EMPTY_PATH | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC, STATX_TYPE, &st) < 0)
                 return sd_bus_error_setf(e, BUS_ERROR_INVALID_CREDENTIAL, "The file descriptor is not readable.");
 
-        if (S_ISREG(st.st_mode)) {
+        if (S_ISREG(st.stx_mode)) {
                 if (fcntl(fd, F_GET_SEALS) < 0)
                         return sd_bus_error_setf(e, BUS_ERROR_INVALID_CREDENTIAL,
                                                  "The file descriptor must be a pipe, a socket or a memfd.");
@@ -229,14 +243,24 @@ static int take_secret_fd(int fd, bool *ret_poll, sd_bus_error *e) {
                 return TAKE_FD(copy);
         }
 
-        if (!S_ISFIFO(st.st_mode) && !S_ISSOCK(st.st_mode))
+        if (!S_ISFIFO(st.stx_mode) && !S_ISSOCK(st.stx_mode))
                 return sd_bus_error_setf(e, BUS_ERROR_INVALID_CREDENTIAL,
                                          "The file descriptor must be a pipe, a socket or a memfd.");
         copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-        if (copy < 0 || fcntl(copy, F_SETFL, flags | O_NONBLOCK) < 0)
+        if (copy < 0)
                 return -errno;
         *ret_poll = true;
         return TAKE_FD(copy);
+}
+
+static bool has_room(const Credentiald *c, uid_t sender) {
+        unsigned n_all = 0, n_own = 0;
+
+        for (const SetOperation *o = c->operations; o; o = o->next) {
+                n_own += o->sender == sender;
+                n_all += (o->sender == 0) == (sender == 0);
+        }
+        return n_all < OPERATIONS_MAX && (sender == 0 || n_own < OPERATIONS_MAX_PER_USER);
 }
 
 static int method_set_credential(sd_bus_message *m, void *userdata, sd_bus_error *e) {
@@ -244,8 +268,8 @@ static int method_set_credential(sd_bus_message *m, void *userdata, sd_bus_error
         _cleanup_free_ char *owner = NULL;
         const char *user, *service;
         Credentiald *c = userdata;
+        uid_t uid, sender;
         bool poll;
-        uid_t uid;
         int fd, r;
 
         r = sd_bus_message_read(m, "ssh", &user, &service, &fd);
@@ -263,7 +287,10 @@ static int method_set_credential(sd_bus_message *m, void *userdata, sd_bus_error
         if (r == 0)
                 return 1; /* will be called again */
 
-        if (c->n_operations >= OPERATIONS_MAX)
+        r = bus_sender_euid(m, &sender);
+        if (r < 0)
+                return r;
+        if (!has_room(c, sender))
                 return sd_bus_error_setf(e, SD_BUS_ERROR_LIMITS_EXCEEDED,
                                          "Too many credentials are being set, try again later.");
 
@@ -271,6 +298,7 @@ static int method_set_credential(sd_bus_message *m, void *userdata, sd_bus_error
         if (!o)
                 return -ENOMEM;
         o->fd = -EBADF;
+        o->sender = sender;
         o->user = TAKE_PTR(owner);
         o->service = strdup(service);
         if (!o->service)

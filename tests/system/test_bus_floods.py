@@ -177,3 +177,44 @@ say(1300)
     assert agentd.result(path)["output"] == 1300
     calls = agentd.receipt(path)["calls"]
     assert 900 < len(calls) < 1100 and len(json.dumps(calls)) < 9 << 20
+
+
+CREDENTIALS = ("org.agentd1.Credentials", "/org/agentd1/Credentials", "org.agentd1.Credentials")
+
+# Offers secrets that do not come, until one is refused, and says why.
+SILENT = r"""
+import dbus, dbus.mainloop.glib, os, sys
+from gi.repository import GLib
+dbus.mainloop.glib.DBusGMainLoop(set_as_default=True)
+loop, name, path, interface, service = GLib.MainLoop(), *sys.argv[1:]
+room = dbus.Interface(dbus.SystemBus().get_object(name, path, introspect=False), interface)
+
+def failed(e):
+    print(e.get_dbus_name(), flush=True)
+    loop.quit()
+
+pipes = [os.pipe() for _ in range(40)]
+for r, w in pipes:
+    room.SetCredential("", service, dbus.types.UnixFd(r), reply_handler=lambda: None, error_handler=failed)
+loop.run()
+sys.stdin.read()
+"""
+
+
+def test_secrets_that_do_not_come(users, unique):
+    """The strong room waits for so many at a time, and one user has a share of that."""
+    alice, bob = users
+    names, room = [unique() for _ in range(3)], "agent-credentiald.service"
+    agentctl("credential", "set", names[0], stdin="s3cret-of-root")
+    pid = show(room, "MainPID")
+    try:
+        argv = ["runuser", "-u", bob, "--", "python3", "-c", SILENT, *CREDENTIALS, names[1]]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+            assert holder.stdout.readline().strip() == LIMITS_EXCEEDED
+            agentctl("credential", "set", names[2], user=alice, stdin="s3cret-of-alice")
+            agentctl("credential", "set", names[0], stdin="s3cret-of-root")
+            holder.stdin.close()
+        assert show(room, "MainPID") == pid
+    finally:
+        for user, name in zip((None, bob, alice), names):
+            agentctl("credential", "remove", name, user=user, check=False)
