@@ -11,6 +11,7 @@
 #include "basic/log.h"
 #include "basic/string-util.h"
 #include "bridge.h"
+#include "call-clock.h"
 #include "fd-store.h"
 #include "material-client.h"
 #include "report.h"
@@ -115,6 +116,9 @@ int bridge_new(const BridgePaths *paths, Bridge **ret) {
         r = material_client_new(b, &b->material);
         if (r < 0)
                 return log_oom();
+        r = call_clock_new(b->event, &b->clock);
+        if (r < 0)
+                return log_oom();
 
         *ret = TAKE_PTR(b);
         return 0;
@@ -133,6 +137,7 @@ Bridge *bridge_free(Bridge *b) {
         http_server_free(b->server);
         limit_table_free(b->limits);
         material_client_free(b->material);
+        call_clock_free(b->clock);
         report_queue_free(b->reports);
         upstream_pool_free(b->upstreams);
         event_hub_free(b->hub);

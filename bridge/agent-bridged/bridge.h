@@ -30,6 +30,7 @@ typedef struct Bridge Bridge;
 typedef struct BridgeRun BridgeRun;
 typedef struct ReportQueue ReportQueue;
 typedef struct MaterialClient MaterialClient;
+typedef struct CallClock CallClock;
 
 typedef struct BridgeConfig {
         char **allow_addresses;    /* [Upstream] AllowAddresses= */
@@ -74,6 +75,7 @@ struct Bridge {
         KeySet *keys;
         LiveCache *live;
         MaterialClient *material; /* the strong room */
+        CallClock *clock; /* for upstreams that are silent */
         ReportQueue *reports;
         LimitTable *limits;
         BridgeCounters counters;

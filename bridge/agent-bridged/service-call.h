@@ -57,9 +57,9 @@ typedef struct ServiceCall {
 
         /* The upstream. */
         CurlTransfer *transfer;
-        sd_event_source *timer;
         uint64_t progress_usec;
-        bool timed_out;
+        struct ServiceCall *clock_next, *clock_previous; /* see call-clock.c */
+        bool on_clock;
 
         /* Its answer. */
         HttpFieldList fields;
@@ -84,6 +84,12 @@ int call_upstream_prepare(ServiceCall *c);
 void call_upstream_start(ServiceCall *c);
 /* Drops the transfer and what was read of its answer. Not from within its callbacks. */
 void call_upstream_drop(ServiceCall *c);
+
+/* call-clock.c: on the clock a call fails where its upstream says nothing for too long. To be added again when the time
+ * that it has becomes another one. */
+int call_clock_add(CallClock *k, ServiceCall *c);
+/* Does nothing for one that is not on it. */
+void call_clock_remove(CallClock *k, ServiceCall *c);
 
 /* service-policy.c: may it? Leads to call_get_material(), perhaps later, or to an answer. */
 void call_check(ServiceCall *c);

@@ -25,7 +25,7 @@ static uint64_t call_now(ServiceCall *c) {
 
 void call_upstream_drop(ServiceCall *c) {
         c->transfer = curl_transfer_free(c->transfer);
-        c->timer = sd_event_source_disable_unref(c->timer);
+        call_clock_remove(c->bridge->clock, c);
         http_field_list_done(&c->fields);
         c->hop_by_hop = mfree(c->hop_by_hop);
         c->head_size = 0;
@@ -155,7 +155,7 @@ static bool answer_begin(ServiceCall *c) {
         }
         c->reported_status = c->status;
         answer_forget(c);
-        return true;
+        return call_clock_add(c->bridge->clock, c) >= 0;
 }
 
 /* One line of the head, without its end. */
@@ -324,26 +324,6 @@ static void on_transfer_done(CurlTransfer *t, CURLcode code, void *userdata) {
         http_response_end(c->http);
 }
 
-static uint64_t call_deadline(const ServiceCall *c) {
-        return c->progress_usec + (c->head_complete ? c->service->idle_usec : c->service->first_byte_usec);
-}
-
-/* No limit on the whole; only on silence. While we wait for our own client its limits hold, not these. */
-static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
-        ServiceCall *c = userdata;
-
-        if (c->upload_paused || c->download_paused)
-                c->progress_usec = call_now(c);
-        if (call_now(c) < call_deadline(c)) {
-                if (sd_event_source_set_time(source, call_deadline(c)) < 0 ||
-                    sd_event_source_set_enabled(source, SD_EVENT_ONESHOT) < 0)
-                        call_fail(c, 503, "out-of-memory", NULL, "upstream_error");
-                return 0;
-        }
-        call_fail(c, 504, "upstream-silent", "The service did not answer in time.", "upstream_error");
-        return 0;
-}
-
 /* ---- the request ---- */
 
 static char *call_url(const ServiceCall *c) {
@@ -487,7 +467,7 @@ void call_upstream_start(ServiceCall *c) {
                 r = add_headers(c);
         c->progress_usec = call_now(c);
         if (r >= 0)
-                r = sd_event_add_time(c->bridge->event, &c->timer, CLOCK_MONOTONIC, call_deadline(c), 0, on_timer, c);
+                r = call_clock_add(c->bridge->clock, c);
         if (r >= 0)
                 r = curl_transfer_start(c->transfer, on_transfer_done, c);
         if (r < 0) {

@@ -34,6 +34,17 @@ static LiveRun *live_s;
 static struct sockaddr_in address_s;
 #define RUN_S "dddddddddddddddddddddddddddddddd"
 
+static void add_service_s(const char *name, const char *timeouts) {
+        _cleanup_free_ char *text = strprintf("{\"name\":\"%s\",\"base_url\":\"http://127.0.0.1:%u\",\"auth\":"
+                                              "{\"kind\":\"none\"},\"allow\":[{\"methods\":[\"GET\"],\"paths\":"
+                                              "[\"/*\"]}],\"timeouts\":%s}",
+                                              name, ntohs(piece_address.sin_port), timeouts);
+        _cleanup_(service_unrefp) Service *s = NULL;
+
+        assert(service_parse(text, strlen(text), SERVICE_ALLOW_HTTP, &s, NULL) == 0);
+        assert(live_run_add_service(live_s, s) == 0);
+}
+
 static void make_run_s(void) {
         _cleanup_(service_unrefp) Service *open = NULL, *sealed = NULL;
         HttpServerOptions options = HTTP_SERVER_OPTIONS_DEFAULT;
@@ -60,6 +71,8 @@ static void make_run_s(void) {
         live_s->agent = strdup("analyst");
         live_s->deadline_usec = ((uint64_t) time(NULL) + 600) * USEC_PER_SEC;
         assert(live_run_add_service(live_s, open) == 0 && live_run_add_service(live_s, sealed) == 0);
+        add_service_s("hasty", "{\"first_byte\":\"50ms\"}");
+        add_service_s("halting", "{\"first_byte\":\"1h\",\"idle\":\"50ms\"}");
         assert(live_run_write(live_dir, live_s, (gid_t) -1) == 0);
         free(token_a);
         token_a = mint(key, live_s, live_s->jti);
@@ -113,6 +126,50 @@ static void test_at_once(const char *service) {
         n = recv(fd, buf, sizeof(buf), MSG_DONTWAIT);
         assert(n == 5 && memcmp(buf, "0\r\n\r\n", 5) == 0);
         safe_close(fd);
+        pump();
+}
+
+/* Of calls that wait at the same time only those fail whose upstream has been silent for longer than their own service
+ * allows, be it that it never began or that it stopped. */
+static void test_silence(void) {
+        char buf[4096];
+
+        n_pieces = 0;
+        int patient = begin("s"), hasty = begin("hasty"), second = begin("hasty"), halting = begin("halting");
+        while (n_pieces < 4)
+                assert(sd_event_run(bridge->event, UINT64_MAX) >= 0);
+        for (unsigned i = 0; i < 2; i++) {
+                int fd = i == 0 ? hasty : second;
+                ssize_t n;
+
+                while ((n = recv(fd, buf, sizeof(buf) - 1, MSG_DONTWAIT)) < 0)
+                        assert(sd_event_run(bridge->event, UINT64_MAX) >= 0);
+                buf[n] = 0;
+                EXPECT(buf, 504);
+                assert(strstr(buf, "upstream-silent"));
+                safe_close(fd);
+        }
+        pump();
+        assert(recv(patient, buf, sizeof(buf), MSG_DONTWAIT) < 0 && recv(halting, buf, sizeof(buf), MSG_DONTWAIT) < 0);
+
+        for (size_t i = 0; i < n_pieces; i++)
+                if (pieces[i])
+                        start_stream(pieces[i]);
+        for (bool gone = false; !gone;) {
+                ssize_t n = recv(halting, buf, sizeof(buf), MSG_DONTWAIT);
+
+                gone = n == 0 || (n < 0 && errno != EAGAIN);
+                if (n < 0 && errno == EAGAIN)
+                        assert(sd_event_run(bridge->event, UINT64_MAX) >= 0);
+        }
+        safe_close(halting);
+        pump();
+        ssize_t n = recv(patient, buf, sizeof(buf) - 1, MSG_DONTWAIT);
+        assert(n > 0);
+        buf[n] = 0;
+        EXPECT(buf, 200);
+        assert(recv(patient, buf, sizeof(buf), MSG_DONTWAIT) < 0 && errno == EAGAIN); /* and goes on */
+        safe_close(patient);
         pump();
 }
 
@@ -394,6 +451,7 @@ int main(void) {
         make_run_s();
         test_at_once("s");
         test_at_once("k");
+        test_silence();
         test_framing();
         test_sizes();
         test_stuck();
