@@ -74,6 +74,16 @@ def test_all_are_installed():
     assert listed == {p.name for p in MAN.glob("*.[1-8]")}
 
 
+def test_readme_installs_what_the_build_needs():
+    """The packages that the README tells to install are of those that all of this is built and tested with; and none that is
+    compiled with is left out."""
+    recipe = re.search(r"^ROOT_PACKAGES=\((.*?)^\)", (TOP / "tests/machine/recipes.sh").read_text(), re.M | re.S)[1].split()
+    told = " ".join(re.findall(r"# apt-get install --no-install-recommends ((?:.*\\\n)*.*)", (TOP / "README.md").read_text()))
+    told = set(told.replace("\\", " ").split())
+    assert told and told <= set(recipe)
+    assert {p for p in recipe if p.endswith("-dev")} - {"libc6-dev", "libclang-rt-dev"} <= told
+
+
 def test_hacking_names_what_is_there():
     """Files that HACKING.md sends its reader to; each folder of code is in its table."""
     content = (TOP / "HACKING.md").read_text()
