@@ -33,7 +33,6 @@ static const Hint hints[] = {
         { "org.agentd1.Error.NoSuchCredential", "\"agentctl credential list\" shows what there is." },
         { "org.agentd1.Error.NoSuchApproval", "\"agentctl approvals\" shows what there is." },
         { "org.agentd1.Error.RunNotFinished", "\"agentctl status RUN\" tells how far it is." },
-        { "org.agentd1.Error.QueueFull", "Try again when some of the runs are over." },
         { "org.freedesktop.DBus.Error.ServiceUnknown", "Is agentd installed on this machine?" },
         { "org.freedesktop.DBus.Error.NameHasNoOwner", "Is agentd installed on this machine?" },
         { "org.freedesktop.DBus.Error.NoReply", "See \"systemctl status agentd\"." },
