@@ -8,10 +8,10 @@
  * as an ordinary process, passes signals on, reaps whatever dies, and ends when the command does: with its exit status, or
  * with 128 + n where signal n killed it, as shells do. What is left then is killed by the kernel with the namespace.
  *
- * How the command ended is also written to the file that agentd passed as the first listen fd: "exited N" or "killed N". PID
- * 1 cannot be relied on for it: the first process of a namespace is not its child at first, and the status of one that ends
- * before PID 1 has heard of it is lost (the unit then counts as a success). The file has no name inside the run, and with
- * us not being dumpable nobody there can get at our descriptor.
+ * That it began and how the command ended is also written to the file that agentd passed as the first listen fd: "began",
+ * "exited N" or "killed N". PID 1 cannot be relied on for it: the first process of a namespace is not its child at first, and
+ * the status of one that ends before PID 1 has heard of it is lost (the unit then counts as a success). The file has no name
+ * inside the run, and with us not being dumpable nobody there can get at our descriptor.
  *
  * It is static and tiny, because each run pays for it, and it trusts nothing inside the sandbox: it reads no file and no
  * library.
@@ -98,8 +98,10 @@ int main(int argc, char *argv[]) {
         if (getpid() != 1 && strcmp(argv[1], "--apart") == 0)
                 return argc < 3 ? 2 : apart_exec(argv + 2);
         prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-        if (record >= 0)
+        if (record >= 0) {
                 fcntl(record, F_SETFD, FD_CLOEXEC);
+                dprintf(record, "began\n");
+        }
         unsetenv("LISTEN_FDS");
         unsetenv("LISTEN_PID");
         unsetenv("LISTEN_PIDFDID");

@@ -25,6 +25,7 @@ static void on_unit(Unit *u, UnitEvent event, const char *message, void *userdat
 
         switch (event) {
         case UNIT_RUNNING:
+        case UNIT_ADRIFT:
                 return;
         case UNIT_ENDED:
                 o->unit_ok = streq(result->result, "success") && result->status == 0;

@@ -15,6 +15,8 @@
 #include "run.h"
 #include "token/run-token.h"
 
+#define EXIT_RECORD_MAX 256
+
 static int write_run_file(const Run *run, const char *name, const void *data, size_t size, uid_t owner) {
         _cleanup_free_ char *path = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/%s", run->row->id, name);
 
@@ -204,12 +206,27 @@ int run_open_exit_record(const Run *run) {
         if (!path)
                 return -ENOMEM;
         fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
-        return fd < 0 ? -errno : fd;
+        if (fd < 0)
+                return -errno;
+        /* What is written to it must not fail for want of memory later. */
+        if (fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, EXIT_RECORD_MAX) < 0)
+                return -errno;
+        return TAKE_FD(fd);
+}
+
+/* PID 1 takes the exit of the process that starts the first one for that of the run, where it has not heard of the first
+ * one yet (systemd-client.h), so that one whose sandbox could not be set up, or that was not executed, is a success. */
+bool run_never_began(const Run *run, const UnitResult *u) {
+        _cleanup_free_ char *path = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/exit", run->row->id);
+        struct stat st;
+
+        return path && streq(u->result, "success") && u->code == CLD_EXITED && u->status == 0 && stat(path, &st) >= 0 &&
+               st.st_size == 0;
 }
 
 /*
  * PID 1 may miss how the first process of a PID namespace ended (see agent-init.c), and then says "success". What
- * agent-init wrote is exact. Where it wrote nothing it was itself killed, or never began; an end for a reason of PID
+ * agent-init wrote is exact. Where it wrote nothing but that it began, it was itself killed; an end for a reason of PID
  * 1's own (time, memory) stands in any case.
  */
 void run_read_exit_record(const Run *run, UnitResult *u) {

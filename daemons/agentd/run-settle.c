@@ -156,6 +156,7 @@ void run_settle(Run *run) {
         run->worker_slot = worker_slot_unref(run->worker_slot);
         run->bridge_slot = sd_bus_slot_unref(run->bridge_slot);
         run->retry = sd_event_source_disable_unref(run->retry);
+        run->limit = sd_event_source_disable_unref(run->limit);
         run->bridge_tries = 0;
 
         /* From here on the token is worth nothing, whatever the bridge does. */

@@ -20,6 +20,7 @@ Run *run_free(Run *run) {
         worker_slot_unref(run->worker_slot);
         sd_bus_slot_unref(run->bridge_slot);
         sd_event_source_disable_unref(run->retry);
+        sd_event_source_disable_unref(run->limit);
         unit_forget(run->unit); /* whoever comes next may need it */
         safe_close(run->listener_fd);
         live_run_unref(run->live);
@@ -69,6 +70,8 @@ static void run_on_end(Run *run) {
                 UnitResult u = *unit_result(run->unit);
 
                 run_read_exit_record(run, &u);
+                if (run->out_of_time)
+                        snprintf(u.result, sizeof u.result, "timeout");
                 run_judge(run->row, run->definition, posted, &u, &run->end);
         }
         if (unit_result(run->unit)->invocation_id[0])
@@ -103,16 +106,47 @@ static void run_on_running(Run *run) {
                 unit_stop(run->unit);
 }
 
-static void on_unit(Unit *u, UnitEvent event, const char *message, void *userdata) {
+static int on_limit(sd_event_source *s, uint64_t usec, void *userdata) {
         Run *run = userdata;
 
+        run->limit = sd_event_source_disable_unref(run->limit);
+        run->out_of_time = true;
+        unit_stop(run->unit);
+        return 0;
+}
+
+/* PID 1 has lost sight of its program, which goes on. */
+static void run_keep_time(Run *run) {
+        uint64_t now = now_realtime();
+        int r;
+
+        log_warning("Run %s: PID 1 has lost sight of it; it goes on.", run->row->id);
+        r = sd_event_add_time_relative(run->manager->event, &run->limit, CLOCK_MONOTONIC,
+                                       run->deadline_usec > now ? run->deadline_usec - now : 0, 0, on_limit, run);
+        if (r < 0) {
+                log_error_errno(r, "Run %s: its time cannot be kept, so it is ended: %m", run->row->id);
+                unit_stop(run->unit);
+        }
+}
+
+static void on_unit(Unit *u, UnitEvent event, const char *message, void *userdata) {
+        const uint64_t limit = unit_result(u)->runtime_max_usec;
+        Run *run = userdata;
+
+        /* What holds is what its unit was given; the row has only what its caller asked for. */
+        if (run->resumed && limit != 0 && limit != UINT64_MAX)
+                run->row->timeout_usec = limit;
         switch (event) {
         case UNIT_RUNNING:
                 run_on_running(run);
                 break;
+        case UNIT_ADRIFT:
+                run_keep_time(run);
+                break;
         case UNIT_ENDED:
                 /* Taken over while it was being set up: whether its start job failed, nobody saw. */
-                if (run->resumed && run->row->state == RUN_PREPARING && unit_result_is_setup(unit_result(u))) {
+                if ((run->resumed && run->row->state == RUN_PREPARING && unit_result_is_setup(unit_result(u))) ||
+                    run_never_began(run, unit_result(u))) {
                         on_unit(u, UNIT_START_FAILED, "the unit could not be set up", run);
                         return;
                 }

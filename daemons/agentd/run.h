@@ -68,6 +68,8 @@ struct Run {
         WorkerSlot *worker_slot;
         sd_bus_slot *bridge_slot;
         sd_event_source *retry; /* of the call to the bridge, or of storing the end */
+        sd_event_source *limit; /* of a unit whose time PID 1 does not keep any more */
+        bool out_of_time;       /* that has come */
         unsigned bridge_tries;
         int listener_fd;
         Unit *unit;
@@ -126,6 +128,7 @@ int run_unit_properties(sd_bus_message *m, void *userdata);      /* run-unit.c *
 int run_write_files(Run *run, char **ret_error);                 /* run-files.c: input, token, live and task file */
 int run_open_exit_record(const Run *run);                        /* run-files.c: a file that agent-init writes to */
 void run_read_exit_record(const Run *run, UnitResult *u);        /* run-files.c: corrects PID 1's word, see there */
+bool run_never_began(const Run *run, const UnitResult *u);       /* run-files.c: though PID 1 says that it ended well */
 void run_remove_live(Manager *m, const char *id);                /* run-files.c */
 /* run-socket.c: the listeners beside the one that the worker makes, each listening; negative where there is none. */
 int run_open_socket(const Run *run, int *ret);

@@ -125,6 +125,7 @@ static void on_unit(Unit *u, UnitEvent event, const char *message, void *userdat
 
         switch (event) {
         case UNIT_RUNNING:
+        case UNIT_ADRIFT: /* agent-check keeps the time of each script */
                 return;
         case UNIT_START_FAILED:
                 /* A oneshot's failure is one of its start job, too; 200 and more are PID 1's own. */
@@ -151,6 +152,7 @@ static int unit_properties(sd_bus_message *m, void *userdata) {
 
 static int check_start(RunnerCheck *c) {
         _cleanup_free_ char *name = NULL;
+        int r;
 
         c->unit = unit_free(c->unit);
         c->output_fd = safe_close(c->output_fd);
@@ -160,7 +162,10 @@ static int check_start(RunnerCheck *c) {
         if (c->output_fd < 0 || c->record_fd < 0)
                 return -errno;
         name = strprintf("agent-check-%s-%u-%u.service", c->owner->row->id, c->owner->row->attempt, c->owner->composed);
-        return name ? unit_start(c->manager->systemd, name, unit_properties, on_unit, c, &c->unit) : -ENOMEM;
+        r = name ? unit_start(c->manager->systemd, name, unit_properties, on_unit, c, &c->unit) : -ENOMEM;
+        if (r >= 0)
+                unit_hold(c->unit);
+        return r;
 }
 
 int runner_check_join(Run *run) {

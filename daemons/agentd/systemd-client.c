@@ -18,6 +18,7 @@
 #include "basic/string-util.h"
 #include "basic/strmap.h"
 #include "bus/bus-options.h"
+#include "cgroup-watch.h"
 #include "systemd-client.h"
 #include "systemd-errand.h"
 #include "unit-state.h"
@@ -47,9 +48,10 @@ struct Unit {
         void *userdata;
         sd_bus_slot *start_slot, *get_slot;
         sd_event_source *retry_source;
+        CgroupWatch *cgroup;
         bool attached;    /* not started by this Unit: a missing unit is an answer, not a fault */
         bool job_done;    /* the start job is over (or there never was one to wait for) */
-        bool told_running, told_end;
+        bool told_running, told_adrift, told_end;
         bool dirty;       /* something changed while a GetAll was under way */
         bool failed;      /* ActiveState was failed: reset it when freed */
         bool job_failed;
@@ -66,6 +68,8 @@ static int unit_send_start(Unit *u);
 static void unit_tell(Unit *u, UnitEvent event, const char *message) {
         if (event == UNIT_RUNNING)
                 u->told_running = true;
+        else if (event == UNIT_ADRIFT)
+                u->told_adrift = true;
         else
                 u->told_end = true;
         u->handler(u, event, message, u->userdata); /* may free u */
@@ -73,6 +77,25 @@ static void unit_tell(Unit *u, UnitEvent event, const char *message) {
 
 static bool active_state_is_over(const char *s) {
         return streq(s, "inactive") || streq(s, "failed");
+}
+
+static void on_cgroup_empty(void *userdata) {
+        Unit *u = userdata;
+
+        u->cgroup = cgroup_watch_free(u->cgroup);
+        unit_refresh(u); /* what it used is in the properties */
+}
+
+/* For a unit on hold that PID 1 takes to be over. */
+static bool unit_goes_on(Unit *u) {
+        int r;
+
+        if (u->cgroup)
+                return cgroup_watch_populated(u->cgroup);
+        r = cgroup_watch_new(sd_bus_get_event(u->client->bus), u->now.control_group, on_cgroup_empty, u, &u->cgroup);
+        if (r < 0)
+                log_warning_errno(r, "%s: its processes cannot be watched: %m", u->name);
+        return r > 0;
 }
 
 static void unit_evaluate(Unit *u) {
@@ -92,7 +115,13 @@ static void unit_evaluate(Unit *u) {
         /* The program is over, the unit not yet: whatever it left in the cgroup goes at once. */
         if (streq(u->now.active_state, "active") && streq(u->now.sub_state, "exited")) {
                 if (u->hold) {
-                        unit_tell(u, UNIT_ENDED, NULL);
+                        if (!unit_goes_on(u))
+                                unit_tell(u, UNIT_ENDED, NULL);
+                        else if (!u->told_running) {
+                                unit_refresh_later(u); /* for the rest of it; the owner may free us now */
+                                unit_tell(u, UNIT_RUNNING, NULL);
+                        } else if (!u->told_adrift)
+                                unit_tell(u, UNIT_ADRIFT, NULL);
                         return;
                 }
                 if (u->stop_sent)
@@ -488,6 +517,7 @@ Unit *unit_forget(Unit *u) {
         sd_bus_slot_unref(u->start_slot);
         sd_bus_slot_unref(u->get_slot);
         sd_event_source_disable_unref(u->retry_source);
+        cgroup_watch_free(u->cgroup);
         free(u->name);
         free(u->path);
         free(u->job);

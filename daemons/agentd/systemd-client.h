@@ -7,7 +7,7 @@
  * Two matches serve all units (JobRemoved, PropertiesChanged); signals are dispatched by job or object path.
  * Guarantees to the owner of a Unit:
  *   - the matches are there before the first unit is started, so no signal is missed;
- *   - UNIT_RUNNING comes at most once, UNIT_ENDED or UNIT_START_FAILED exactly once, in that order;
+ *   - UNIT_RUNNING and UNIT_ADRIFT come at most once, UNIT_ENDED or UNIT_START_FAILED exactly once, in that order;
  *   - a lost signal (daemon-reload, an overflowing queue) is made up for by asking again after a while;
  *   - the unit is pinned (AddRef) until the Unit is freed, so its result can be read after its end; how it outlives
  *     agentd itself is said in systemd-client.c.
@@ -25,6 +25,7 @@ typedef struct Unit Unit;
 typedef enum UnitEvent {
         UNIT_START_FAILED, /* nothing of it ran: refused by PID 1, or the sandbox could not be set up */
         UNIT_RUNNING,      /* the program was executed */
+        UNIT_ADRIFT,       /* unit_hold() only: it goes on, but PID 1 has lost sight of it, see there */
         UNIT_ENDED,        /* inactive or failed; unit_result() tells how */
         UNIT_GONE,         /* unit_attach() only: PID 1 does not know the unit */
 } UnitEvent;
@@ -36,6 +37,7 @@ typedef struct UnitResult {
         char invocation_id[33]; /* "" unknown */
         uint64_t cpu_nsec, memory_peak, io_read_bytes, io_write_bytes; /* UINT64_MAX: not accounted */
         uint64_t started_usec; /* CLOCK_REALTIME of the main process; 0 unknown */
+        uint64_t runtime_max_usec; /* UINT64_MAX: none, 0: unknown */
 } UnitResult;
 
 /* Whether PID 1 could not set up what it was to execute: systemd.exec(5) has exit statuses of its own for that. Nothing of
@@ -60,7 +62,15 @@ int unit_start(SystemdClient *c, const char *name, unit_properties_t properties,
 int unit_attach(SystemdClient *c, const char *name, unit_event_handler_t handler, void *userdata, Unit **ret);
 /* For a unit whose processes all end with its program (PrivatePIDs=), right after unit_start() or unit_attach(): one
  * that ended well stays as it is, "active (exited)", until unit_free(). So whoever stores the end before that can be
- * killed at any moment: the next one finds the unit and its result. */
+ * killed at any moment: the next one finds the unit and its result.
+ *
+ * With PrivatePIDs= PID 1 starts a process that starts the program, tells PID 1 of it, and exits. Whether PID 1 takes
+ * note of the exit only after the message is a race between its event loop and waitid(); where the exit comes first
+ * (systemd 257; rare, and less so the busier the host is), it takes the unit to be over, well ended. With Type=exec the
+ * program most often is not executed then, as nobody is there to be told of it; but it may be, and PID 1 does not look
+ * at it any more: neither at its end nor at RuntimeMaxSec=. So a unit on hold is over only when no process is in its
+ * cgroup; UNIT_ADRIFT tells, once and after UNIT_RUNNING, that the owner has to keep its time. Whether anything ran, the
+ * owner has to know by himself. */
 void unit_hold(Unit *u);
 /* SIGTERM, then SIGKILL after the unit's TimeoutStopSec. Repeating it is harmless. */
 int unit_stop(Unit *u);

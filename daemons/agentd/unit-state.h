@@ -7,6 +7,7 @@
 
 typedef struct UnitState {
         char active_state[32], sub_state[32], load_state[32];
+        char control_group[512]; /* "" where it has none */
         bool has_job; /* PID 1 has something to do with it yet: "inactive" may mean "not begun" */
         UnitResult result;
 } UnitState;

@@ -84,6 +84,12 @@ def kill(unit):
     )
 
 
+def journal(*argv, **kw):
+    """The journal as text, with all that was logged by now: what is written to it is not in it at once."""
+    run("journalctl", "--sync")
+    return run("journalctl", "--no-pager", *argv, **kw).stdout
+
+
 class Agentd:
     """The manager's object as a client sees it, and the signals it has sent since the session began."""
 
@@ -225,7 +231,7 @@ class Agentd:
 
 
 # Runs as another user: reads calls, answers with what came back or with the error's name and message.
-_CALLER = r"""
+_CALLER = f"TIMEOUT = {DEADLINE}" + r"""
 import dbus, json, os, sys
 bus = dbus.SystemBus()
 def value(v):
@@ -250,7 +256,8 @@ out = []
 for name, path, interface, member, args in json.load(sys.stdin):
     try:
         proxy = bus.get_object(name, path, introspect=False)
-        out.append({"value": plain(dbus.Interface(proxy, interface).get_dbus_method(member)(*map(value, args)))})
+        call = dbus.Interface(proxy, interface).get_dbus_method(member)
+        out.append({"value": plain(call(*map(value, args), timeout=TIMEOUT))})
     except dbus.DBusException as e:
         out.append({"error": e.get_dbus_name(), "message": e.get_dbus_message()})
 json.dump(out, sys.stdout)

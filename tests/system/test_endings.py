@@ -6,11 +6,13 @@ in the receipt, in lists and in agentctl's exit status. (Out of memory: tests/vm
 import json
 import os
 import re
+import signal
+import subprocess
 
 import dbus
 import pytest
 
-from client import RUNTIME, STATE, agentctl, show, systemctl, wait_until
+from client import RUNTIME, STATE, agentctl, journal, kill, run, show, systemctl, wait_until
 
 EXIT_STATUS = {
     "success": 0,
@@ -120,6 +122,104 @@ def test_a_result_does_not_hide_a_timeout(agentd, make_agent):
     code = 'bridge("POST", "/v1/run/result", json.dumps({"status": "success", "output": 1})); signal.pause()'
     path = agentd.execute(make_agent(inside.COMMAND, kind="command", limits={"timeout": 2}), inside.PRELUDE + code)
     check(agentd, path, "timeout", "limit of 2 s")
+
+
+# --- what PID 1 does not see ---
+
+INIT = "/usr/lib/agentd/agent-init"
+# Ends well at SIGUSR1, and says nothing of it: for PID 1 what it sees of a run whose start and end it takes for one.
+SILENT = """#!/bin/sh
+echo began >&3
+trap 'exit 0' USR1
+while :; do sleep 0.1; done
+"""
+
+
+@pytest.fixture
+def another_init(tmp_path):
+    """Puts a program in the place of the runs' first one."""
+
+    def put(text):
+        file = tmp_path / "init"
+        file.write_text(text)
+        file.chmod(0o755)
+        run("mount", "--bind", file, INIT)
+
+    yield put
+    run("umount", INIT)
+
+
+@pytest.fixture
+def adrift(agentd, make_agent, another_init):
+    """Begins a run that goes on, by a process of its cgroup, while its unit is "active (exited)": systemd 257 may take the
+    end of the process from which it has the run's first one for that of the run."""
+    processes = []
+
+    def begin(**keys):
+        another_init(SILENT)
+        path = agentd.execute(make_agent("true", **keys))
+        agentd.wait_state(path, "running")
+        unit = str(agentd.get(path, "Unit"))
+        processes.append(subprocess.Popen(["sleep", "infinity"]))
+        with open(f"/sys/fs/cgroup{show(unit, 'ControlGroup')}/cgroup.procs", "w") as f:
+            f.write(str(processes[0].pid))
+        os.kill(int(show(unit, "MainPID")), signal.SIGUSR1)
+        wait_until(lambda: show(unit, "SubState") == "exited", "the end that PID 1 sees")
+        wait_until(lambda: lost_sight(agentd, path) == 1, "agentd's word")
+        return path, processes[0]
+
+    yield begin
+    for p in processes:
+        p.kill()
+        p.wait()
+
+
+def lost_sight(agentd, path):
+    return journal("-u", "agentd.service", "-o", "cat").count(f"Run {agentd.run_id(path)}: PID 1 has lost sight of it")
+
+
+def test_a_run_of_which_pid_1_lost_sight(agentd, adrift):
+    """It goes on, also for another agentd, until its last process is gone; its end is what its first one wrote."""
+    path, process = adrift()
+    assert str(agentd.get(path, "State")) == "running"
+    kill("agentd.service")
+    wait_until(lambda: lost_sight(agentd, path) == 2, "the word of another agentd")
+    assert str(agentd.get(path, "State")) == "running"
+    with open(f"{RUNTIME}/runs/{agentd.run_id(path)}/exit", "a") as f:
+        f.write("exited 3\n")
+    process.kill()
+    process.wait()
+    written = check(agentd, path, "exit-code", "status 3", exit_code=3)
+    assert written["attempts"] == 1
+
+
+def test_the_time_of_a_run_of_which_pid_1_lost_sight(agentd, adrift):
+    path, process = adrift(limits={"timeout": 10})
+    check(agentd, path, "timeout", "limit of 10 s")
+    assert process.wait() == -9
+
+
+def test_cancel_of_a_run_of_which_pid_1_lost_sight(agentd, adrift):
+    path, process = adrift()
+    agentd.call("CancelRun", agentd.run_id(path))
+    check(agentd, path, "canceled", "root")
+    assert process.wait() == -9
+
+
+def test_the_time_of_a_run_is_told_by_another_agentd(agentd, make_agent):
+    """The limit of the definition, which the one that began the run had in hand."""
+    path = agentd.execute(make_agent("sleep 1000", limits={"timeout": 9}))
+    agentd.wait_state(path, "running")
+    kill("agentd.service")
+    written = check(agentd, path, "timeout", "limit of 9 s")
+    assert written["times"]["started_usec"] is not None
+
+
+def test_a_run_that_never_began(agentd, make_agent, another_init):
+    """Its sandbox could not be set up, and PID 1 missed how that ended: the platform's fault, and not a signal's."""
+    another_init("#!/bin/sh\nexit 0\n")
+    written = check(agentd, agentd.execute(make_agent("exit 0")), "sandbox-failed", "set up")
+    assert written["attempts"] == 3
 
 
 def test_canceled_while_queued(agentd, make_agent):
@@ -233,3 +333,20 @@ def test_unit_is_gone_when_the_end_is_told(agentd, make_agent):
     agentd.finish(path)
     unit = str(agentd.get(path, "Unit"))
     wait_until(lambda: show(unit, "LoadState") == "not-found", f"the end of {unit}")
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_all_that_a_run_said_is_in_its_log_when_its_end_is_told(agentd, make_agent, follow):
+    """However far the journal is behind: here it does not even take anything until the log is asked for."""
+    agent = make_agent("echo the first; echo the last >&2")
+    systemctl("kill", "--signal=STOP", "systemd-journald.service")
+    try:
+        path = agentd.execute(agent)
+        assert agentd.finish(path)[0] == "success"
+        fd = agentd.call("OpenRunLog", agentd.run_id(path), follow).take()
+        systemctl("show", "agentd.service")  # a reader that does not wait is done by now
+    finally:
+        systemctl("kill", "--signal=CONT", "systemd-journald.service")
+    with os.fdopen(fd) as f:
+        lines = [json.loads(line)["message"] for line in f]
+    assert {"the first", "the last"} <= set(lines) and any("finished: success" in line for line in lines), lines
