@@ -3,11 +3,17 @@
  * agentd-log RUN [--follow]: the journal's entries of one run as lines of JSON: {"message":…,"priority":N,"ts":µs}.
  * Only entries count that are known by trusted fields to come from the run's unit (its output) or from our daemons
  * (what it posted, and its end). With --follow it ends with the run, when agentd says so in the journal.
+ *
+ * What is written to the journal is not in it at once, and not in the order in which it was written, where it came by
+ * different ways; but whoever was told of the end of a run is to find all that it said. So the journal is asked to take in
+ * what it was sent, before its entries are read to the end: unless the run ended long ago.
  */
 #include <poll.h>
 #include <pwd.h>
 #include <signal.h>
 #include <systemd/sd-journal.h>
+#include <systemd/sd-varlink.h>
+#include <time.h>
 
 #include "basic/json-util.h"
 #include "basic/log.h"
@@ -15,6 +21,9 @@
 #include "basic/string-util.h"
 
 #define MESSAGE_MAX 65536U
+/* How long the journal may take to write down what it was sent. */
+#define SYNC_USEC (60 * USEC_PER_SEC)
+#define JOURNAL_ADDRESS "/run/systemd/journal/io.systemd.journal"
 
 static int get_field(sd_journal *j, const char *field, char **ret) {
         size_t n, skip = strlen(field) + 1;
@@ -50,7 +59,25 @@ static bool entry_is_trusted(sd_journal *j, const char *run) {
                streq(identifier, "agent");
 }
 
-static int print_entry(sd_journal *j, bool *ret_end) {
+static bool is_long_ago(uint64_t usec) {
+        struct timespec now;
+
+        clock_gettime(CLOCK_REALTIME, &now);
+        return usec + SYNC_USEC < (uint64_t) now.tv_sec * USEC_PER_SEC;
+}
+
+static void journal_sync(void) {
+        sd_varlink *v = NULL;
+
+        /* Where it cannot be asked, what is there is shown. */
+        if (sd_varlink_connect_address(&v, JOURNAL_ADDRESS) >= 0) {
+                sd_varlink_set_relative_timeout(v, SYNC_USEC);
+                sd_varlink_call(v, "io.systemd.Journal.Synchronize", NULL, NULL, NULL);
+        }
+        sd_varlink_unref(v);
+}
+
+static int print_entry(sd_journal *j, uint64_t *ret_end) {
         _cleanup_json_ sd_json_variant *v = NULL;
         _cleanup_free_ char *message = NULL, *priority = NULL, *result = NULL, *line = NULL;
         uint64_t ts = 0, level = LOG_INFO;
@@ -73,14 +100,16 @@ static int print_entry(sd_journal *j, bool *ret_end) {
                 return r;
         if (printf("%s\n", line) < 0)
                 return -EPIPE;
-        *ret_end = get_field(j, "AGENT_RESULT", &result) >= 0;
+        if (get_field(j, "AGENT_RESULT", &result) >= 0)
+                *ret_end = ts;
         return 0;
 }
 
 static int run_log(const char *run, bool follow) {
         _cleanup_free_ char *match = strprintf("AGENT_RUN=%s", run);
         sd_journal *j = NULL;
-        bool end = false;
+        uint64_t end = 0; /* when the run ended */
+        bool synced = false;
         int r;
 
         if (!match)
@@ -95,7 +124,7 @@ static int run_log(const char *run, bool follow) {
                 return log_error_errno(r, "The journal cannot be read: %m");
         }
         for (;;) {
-                while ((r = sd_journal_next(j)) > 0 && !end)
+                while ((r = sd_journal_next(j)) > 0)
                         if (entry_is_trusted(j, run)) {
                                 r = print_entry(j, &end);
                                 if (r < 0)
@@ -103,9 +132,14 @@ static int run_log(const char *run, bool follow) {
                         }
                 if (fflush(stdout) < 0 || ferror(stdout))
                         r = -EPIPE;
-                if (r < 0 || end || !follow)
+                if (r < 0)
                         break;
-                {
+                if (end || !follow) {
+                        if (synced || (end && is_long_ago(end)))
+                                break;
+                        journal_sync();
+                        synced = true;
+                } else {
                         /* The reader going away shows as an error of the pipe. */
                         struct pollfd p[] = { { .fd = sd_journal_get_fd(j),
                                                 .events = (short) sd_journal_get_events(j) },
