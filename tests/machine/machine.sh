@@ -183,7 +183,7 @@ machine_destroy() {
                 init=$(machine_find_init "$pid") || init=
                 kill -KILL "$pid" 2>/dev/null || true
                 # The machine's PID 1 is the last to go; then its files and cgroups are free.
-                [ -z "$init" ] || timeout 10 tail --pid="$init" --sleep-interval=0.05 -f /dev/null 2>/dev/null || true
+                [ -z "$init" ] || timeout 300 tail --pid="$init" --sleep-interval=0.05 -f /dev/null 2>/dev/null || true
         fi
         if [ -e "$1/cgroup" ]; then
                 while read -r path; do

@@ -75,7 +75,7 @@ power_boot() {
                 run sleep 0.05
         done
         kill -KILL "$pid" 2>/dev/null || true
-        timeout 10 tail --pid="$pid" --sleep-interval=0.02 -f /dev/null 2>/dev/null || true
+        timeout 300 tail --pid="$pid" --sleep-interval=0.02 -f /dev/null 2>/dev/null || true
         job_forget "$pid"
 }
 

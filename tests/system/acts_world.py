@@ -138,7 +138,7 @@ def find_key_in_kernel_keyring():
 
 def dial(family, kind, address, text=b"x"):
     with socket.socket(family, kind) as s:
-        s.settimeout(5)
+        s.settimeout(60)
         s.connect(address)
         s.send(text)
         if C["canary"].encode() not in s.recv(100):

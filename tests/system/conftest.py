@@ -19,7 +19,7 @@ import pytest
 import inside
 import mirror as mirror_module
 import runners as runners_module
-from client import TEST_ROOTFS, Agentd, agentctl, run, systemctl
+from client import DEADLINE, TEST_ROOTFS, Agentd, agentctl, run, systemctl
 from upstream import Upstream
 
 NPM = "/var/cache/agentd-test/node_modules/npm"
@@ -88,7 +88,7 @@ def clients_image(agentd, tmp_path_factory):
         # On tmpfs, away from the machine's small root.
         path = tmp_path_factory.mktemp("image") / "rootfs.tar"
         run("cp", TEST_ROOTFS, path)
-        run("tar", "--append", "-f", path, "--transform", "s,^,opt/,", "-C", os.path.dirname(NPM), "npm", timeout=300)
+        run("tar", "--append", "-f", path, "--transform", "s,^,opt/,", "-C", os.path.dirname(NPM), "npm")
         result, detail = agentd.import_image(name, path)
         assert result == "done", detail
         path.unlink()
@@ -142,7 +142,7 @@ def probe_agent(agentd, image, unique):
                 "kind": "command",
                 "command": inside.COMMAND,
                 "concurrency": 50,
-                "limits": {"timeout": 300},
+                "limits": {"timeout": 7200},
             }
         ),
     )
@@ -187,7 +187,7 @@ def outside():
             *(["--uid", user] if user else []),
             *inside.COMMAND,
         ]
-        done = subprocess.run(argv, input=inside.PRELUDE + code, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(argv, input=inside.PRELUDE + code, capture_output=True, text=True, timeout=DEADLINE)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

@@ -18,7 +18,7 @@ def token():
         return f.read().strip()
 
 def connect():
-    return http.client.HTTPConnection("127.0.0.1", 8377, timeout=120)
+    return http.client.HTTPConnection("127.0.0.1", 8377, timeout=3600)
 
 def bridge(method, path, body=None, headers=None, auth=True):
     """One request to the bridge on a connection of its own: status, headers, body."""
@@ -33,7 +33,7 @@ def bridge(method, path, body=None, headers=None, auth=True):
     finally:
         c.close()
 
-def patient(method, path, body=None, headers=None, tries=3000):
+def patient(method, path, body=None, headers=None, tries=100000):
     """The same, as a real client does over a restart of what it calls: once more where the connection broke or the
     other side said that it is not ready."""
     for i in range(tries):

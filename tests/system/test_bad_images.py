@@ -110,7 +110,9 @@ ARCHIVES["no root"] = no_root()
 
 
 def store():
-    return sorted(os.listdir(f"{STATE}/layers")), sorted(os.listdir(f"{STATE}/tmp"))
+    """What is there; without what earlier ones left for a moment."""
+    wait_until(lambda: not os.listdir(f"{STATE}/tmp"), "the end of staging")
+    return sorted(os.listdir(f"{STATE}/layers"))
 
 
 def images(agentd):

@@ -13,7 +13,7 @@ import threading
 import dbus
 import pytest
 
-from client import STATE, agentctl, run, show, systemctl, wait_until
+from client import DEADLINE, STATE, agentctl, run, show, systemctl, wait_until
 from test_bad_images import no_units, sparse, store
 from test_env_store import layer_file, prune
 
@@ -21,10 +21,13 @@ MIB = 1 << 20
 CONF = pathlib.Path("/etc/agentd/agentd.conf.d/bombs-test.conf")
 
 
+BOUNDS = "[Images]\nMaxSize=64M\nMaxEntries=3000\n"
+
+
 @pytest.fixture(scope="module", autouse=True)
 def small_bounds(agentd):
     CONF.parent.mkdir(parents=True, exist_ok=True)
-    CONF.write_text("[Images]\nMaxSize=64M\nMaxEntries=3000\nTimeout=20s\n")
+    CONF.write_text(BOUNDS)
     systemctl("restart", "agentd.service")
     yield
     CONF.unlink()
@@ -227,7 +230,7 @@ def test_a_pipe_that_never_ends(agentd, unique, name):
     before = store()
     result, detail = agentd.complete(import_pipe(agentd, unique, pipe))
     assert result == "failed" and words in detail and len(detail) > 15, (result, detail)
-    pipe.join(60)
+    pipe.join(DEADLINE)
     assert pipe.broken
     os.close(pipe.writer)
     no_units()
@@ -236,6 +239,8 @@ def test_a_pipe_that_never_ends(agentd, unique, name):
 
 def test_a_pipe_that_stalls(agentd, unique):
     """Its time is bounded, and meanwhile it is in a unit from which there is nothing to be reached."""
+    CONF.write_text(BOUNDS + "Timeout=20s\n")
+    systemctl("restart", "agentd.service")
     pipe, before = Pipe(tar()[:2048]), store()
     path = import_pipe(agentd, unique, pipe)
     unit = wait_until(lambda: os.popen("systemctl list-units --plain --no-legend 'agent-op-*'").read().split()[:1], "the unit")[0]
@@ -253,5 +258,7 @@ def test_a_pipe_that_stalls(agentd, unique):
     result, detail = agentd.complete(path)
     assert result == "failed" and "longer than is allowed" in detail
     os.close(pipe.writer)
+    CONF.write_text(BOUNDS)
+    systemctl("restart", "agentd.service")
     no_units()
     wait_until(lambda: store() == before, "the end of what was half-made")

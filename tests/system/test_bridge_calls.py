@@ -363,7 +363,7 @@ def test_names_that_lead_inside(caller, make_service, upstream, unique):
 out = {{}}
 for service, name in {services!r}.items():
     s, _, b = bridge("GET", "/v1/services/" + service + "/x")
-    c = socket.create_connection(("127.0.0.1", 8378), 60)
+    c = socket.create_connection(("127.0.0.1", 8378), 3600)
     c.sendall(("CONNECT " + name + ":443 HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\nProxy-Authorization: Bearer " +
                token() + "\\r\\n\\r\\n").encode())
     data = b""
@@ -389,6 +389,7 @@ def test_client_that_goes_away(agentd, make_agent, make_service, upstream, uniqu
     """Is told in the receipt as such, not as the upstream's fault."""
     name = unique()
     gate = upstream.gate(name)
+    upstream.on(f"/api/{name}/wait", lambda r: (gate.arrived(1), r.reply(200, {})))
     service = make_service("x")
     path = agentd.execute(
         make_agent(inside.COMMAND, kind="command", services=[service]),
@@ -397,13 +398,12 @@ def test_client_that_goes_away(agentd, make_agent, make_service, upstream, uniqu
 s = socket.create_connection(("127.0.0.1", 8377))
 head = ["GET /v1/services/{service}/gate/{name} HTTP/1.1", "Host: x", "Authorization: Bearer " + token()]
 s.sendall(("\\r\\n".join(head) + "\\r\\n\\r\\n").encode())
-bridge("GET", "/v1/services/{service}/wait")
+bridge("GET", "/v1/services/{service}/{name}/wait")
 s.close()
 say(1)
 """,
     )
-    upstream.on("/api/wait", lambda r: (gate.arrived(1), r.reply(200, {})))
     assert agentd.finish(path)[0] == "success"
     gate.open()
     outcomes = {c["path"]: c["outcome"] for c in agentd.receipt(path)["calls"]}
-    assert outcomes == {f"/gate/{name}": "client_closed", "/wait": "complete"}
+    assert outcomes == {f"/gate/{name}": "client_closed", f"/{name}/wait": "complete"}

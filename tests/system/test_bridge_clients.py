@@ -27,7 +27,7 @@ def client(agentd, clients_image, unique):
         name = unique()
         agentd.call("CreateAgent", json.dumps({"name": name, "image": clients_image, "kind": "command",
                                                "command": ["/bin/bash", "-c", "set -e\nTOKEN=$(cat $AGENT_TOKEN_FILE)\n" + text],
-                                               "services": list(services), "limits": {"memory": "1G", "timeout": 300}, **keys}))
+                                               "services": list(services), "limits": {"memory": "1G", "timeout": 7200}, **keys}))
         made.append(name)
         path = agentd.execute(name)
         result, message = agentd.finish(path)
@@ -78,7 +78,7 @@ def test_curl(client, make_service, upstream, unique):
 B=$AGENT_BRIDGE/v1/services/{service}/{name}
 head -c 3000000 /dev/urandom >/tmp/big
 sha256sum </tmp/big | cut -c-64 >/tmp/sha
-c() {{ curl -sS --fail -m 60 "$@"; }}
+c() {{ curl -sS --fail -m 3600 "$@"; }}
 A="Authorization: Bearer $TOKEN"
 ok() {{ echo "ok $*"; }}
 c -H "$A" $B/plain >/dev/null; ok plain

@@ -72,7 +72,7 @@ def test_token_of_another_run(agentd, make_agent, make_service, upstream, unique
     code = ASK + f"""
 stolen, path = "{stolen}", "/v1/services/{service}/{name}"
 def by_proxy(t):
-    s = socket.create_connection(("127.0.0.1", 8378), 60)
+    s = socket.create_connection(("127.0.0.1", 8378), 3600)
     head = f"CONNECT localhost:443 HTTP/1.1\\r\\nHost: x\\r\\nProxy-Authorization: Bearer {{t}}\\r\\n\\r\\n"
     s.sendall(head.encode())
     return int(s.recv(4096).split()[1])
@@ -135,7 +135,7 @@ while r.read(7):
     netns = os.open(f"{RUNTIME}/runs/{agentd.run_id(path)}/netns", os.O_RDONLY)
     try:
         def at_its_own_door():
-            curl = ["curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "-m", "5",
+            curl = ["curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "-m", "600",
                     "-H", f"Authorization: Bearer {token}"]
             where = f"--net=/proc/{os.getpid()}/fd/{netns}"
             return run("nsenter", where, *curl, "http://127.0.0.1:8377/v1/run", check=False).stdout

@@ -24,7 +24,7 @@ def held(i):
     s, h, b = bridge("POST", "/v1/services/%(service)s/gate/%(name)s", b"x" * i)
     return [s, json.loads(b)]
 def download():
-    c = http.client.HTTPConnection("127.0.0.1", 8377, timeout=300)
+    c = http.client.HTTPConnection("127.0.0.1", 8377, timeout=3600)
     c.request("GET", "/v1/services/%(service)s/%(name)s/down", headers={"Authorization": "Bearer " + token()})
     r = c.getresponse()
     return [r.status, hashlib.sha256(r.read()).hexdigest()]
@@ -32,7 +32,7 @@ def upload():
     def pieces():
         yield b"a" * 100000
         yield bridge("GET", "/v1/services/%(service)s/%(name)s/middle")[2] and b"b" * 100000
-    c = http.client.HTTPConnection("127.0.0.1", 8377, timeout=300)
+    c = http.client.HTTPConnection("127.0.0.1", 8377, timeout=3600)
     auth = {"Authorization": "Bearer " + token()}
     c.request("PUT", "/v1/services/%(service)s/%(name)s/up", pieces(), auth, encode_chunked=True)
     r = c.getresponse()
@@ -69,7 +69,7 @@ class Flight:
         upstream.on(f"/api/{name}/middle", self.half_way)
         self.service = make_service("the-real-one")
         self.path = agentd.execute(
-            make_agent(inside.COMMAND, kind="command", services=[self.service], limits={"timeout": 300}),
+            make_agent(inside.COMMAND, kind="command", services=[self.service], limits={"timeout": 7200}),
             inside.PRELUDE + FLIGHT % {"service": self.service, "name": name},
         )
         self.gate.arrived(20)
@@ -178,7 +178,7 @@ def test_kill(agentd, make_agent, make_service, upstream, unique):
     upstream.on(f"/api/{name}/after", lambda r: r.reply(200, {}))
     service = make_service("the-real-one")
     path = agentd.execute(
-        make_agent(inside.COMMAND, kind="command", services=[service], limits={"timeout": 300}),
+        make_agent(inside.COMMAND, kind="command", services=[service], limits={"timeout": 7200}),
         inside.PRELUDE
         + f"""
 from concurrent.futures import ThreadPoolExecutor
@@ -208,7 +208,7 @@ def test_drain_has_an_end(agentd, make_agent, make_service, upstream, unique):
     service = make_service("the-real-one")
     with bridge_config("[Bridge]\nDrainSec=1\n"):
         path = agentd.execute(
-            make_agent(inside.COMMAND, kind="command", services=[service], limits={"timeout": 300}),
+            make_agent(inside.COMMAND, kind="command", services=[service], limits={"timeout": 7200}),
             inside.PRELUDE
             + f"""
 try:

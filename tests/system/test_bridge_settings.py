@@ -10,7 +10,7 @@ import re
 import pytest
 
 import inside
-from client import agentctl, run, show, systemctl, wait_until
+from client import agentctl, journal, run, show, systemctl, wait_until
 from test_bridge_calls import Authority
 from upstream import DROPIN, Upstream, bridge_config
 
@@ -26,9 +26,15 @@ def target(make_service, upstream, unique):
     return service, f"/v1/services/{service}/{name}"
 
 
+# All are asked before any answer is read, so that no time is given back meanwhile, however slow the machine is.
 HAMMER = """
-answers = [bridge("GET", "%s") for _ in range(30)]
-say([[a[0] for a in answers], {a[1].get("retry-after") for a in answers if a[0] == 429} == {"1"},
+open_now, answers = [connect() for _ in range(100)], []
+for c in open_now:
+    c.request("GET", "%s", headers={"Authorization": "Bearer " + token()})
+for c in open_now:
+    r = c.getresponse()
+    answers.append((r.status, r.getheader("Retry-After"), r.read()))
+say([[a[0] for a in answers], {a[1] for a in answers if a[0] == 429} == {"1"},
      {json.loads(a[2])["type"] for a in answers if a[0] == 429} == {"urn:agentd:problem:too-many-requests"}])
 """
 
@@ -36,11 +42,11 @@ say([[a[0] for a in answers], {a[1].get("retry-after") for a in answers if a[0] 
 @pytest.mark.parametrize("prefix", ["RunRequests", "UserCalls"])
 def test_so_many_in_a_time(caller, target, prefix):
     service, path = target
-    assert caller(HAMMER % path, service)[0] == [200] * 30
+    assert caller(HAMMER % path, service)[0] == [200] * 100
     with bridge_config(f"[Limits]\n{prefix}PerSecond=1\n{prefix}Burst=15\n"):
         statuses, retry, told = caller(HAMMER % path, service)
     # Some seconds pass meanwhile, and the runner asks for some things itself.
-    assert statuses[:5] == [200] * 5 and statuses.count(429) >= 5 and set(statuses) == {200, 429} and retry and told
+    assert statuses.count(200) >= 5 and statuses.count(429) >= 5 and set(statuses) == {200, 429} and retry and told
 
 
 @pytest.mark.parametrize("key", ["RunCallsMax", "UserCallsMax"])
@@ -97,7 +103,7 @@ say([s, json.loads(b)["type"]])
 """, service)
     assert seen == [403, "urn:agentd:problem:approval-timeout"]
     assert upstream.asked(f"/api/{name}") == []
-    wait_until(lambda: json.loads(agentctl("approvals", "--json=short").stdout or "[]") == [], "the end of the question", 20)
+    wait_until(lambda: json.loads(agentctl("approvals", "--json=short").stdout or "[]") == [], "the end of the question")
 
 
 @pytest.mark.parametrize("text", ["[Bridge]\nConnectionsMax=0\n", "[Bridge]\nConnectionsMax=many\n", "[Bridge\n",
@@ -111,8 +117,8 @@ def test_what_is_no_setting(caller, target, text):
         f.write(text)
     try:
         assert run("systemctl", "restart", UNIT, check=False).returncode != 0
-        wait_until(lambda: "96-bad.conf" in run("journalctl", "--no-pager", "-u", UNIT, "-n", "50").stdout or
-                   "bridge.conf" in run("journalctl", "--no-pager", "-u", UNIT, "-n", "50").stdout, "a word about it")
+        told = journal("-u", UNIT, "-n", "50")
+        assert "96-bad.conf" in told or "bridge.conf" in told
         assert show(UNIT, "MainPID") == "0" or show(UNIT, "SubState") != "running"
     finally:
         os.unlink(bad)
@@ -141,7 +147,7 @@ def test_unknown_key_is_told_and_left(caller, target):
     service, path = target
     with bridge_config("[Bridge]\nNoSuchKey=1\n"):
         assert caller(f'say(bridge("GET", "{path}")[0])', service) == 200
-        assert "NoSuchKey" in run("journalctl", "--no-pager", "-u", UNIT, "-n", "50").stdout
+        assert "NoSuchKey" in journal("-u", UNIT, "-n", "50")
 
 
 def test_ca_file(caller, make_service, upstream, unique, target):

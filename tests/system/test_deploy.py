@@ -61,7 +61,7 @@ def flight(agentd, make_agent, make_service, upstream, unique):
     """Ten runs in flight, which end when the counter says so."""
     counter = Counter(upstream, unique("secret"))
     service = make_service(counter.secret)
-    agent = make_agent(inside.COMMAND, kind="command", services=[service], concurrency=10, limits={"timeout": 300})
+    agent = make_agent(inside.COMMAND, kind="command", services=[service], concurrency=10, limits={"timeout": 7200})
     paths = [agentd.execute(agent, inside.PRELUDE + CALLER % service) for _ in range(10)]
     counter.progress([agentd.run_id(p) for p in paths], 1)
     yield counter, paths
@@ -72,8 +72,11 @@ def restart(*units):
     systemctl("restart", *units)
 
 
-def land(agentd, counter, paths):
-    """All finish once, successfully, in their first attempt, with all their calls in the receipt."""
+def land(agentd, counter, paths, kills):
+    """All finish once, successfully, in their first attempt, with all their calls in the receipt. Of each of a run's calls,
+    which come one after another, a bridge that is KILLS times killed may have sent the answer and not its record: that call
+    is told as interrupted.
+    """
     counter.stop = True
     for path in paths:
         assert agentd.finish(path)[0] == "success", agentd.finish(path)
@@ -84,7 +87,8 @@ def land(agentd, counter, paths):
         assert result["run"] == agentd.run_id(path)
         assert receipt["attempts"] == 1 and receipt["result"] == "success"
         complete = [c for c in receipt["calls"] if c["status"] == 200]
-        assert len(complete) >= len(result["seen"])
+        assert len(complete) >= len(result["seen"]) - kills
+        assert len(receipt["calls"]) >= counter.counts[result["run"]], "one is not told at all"
         assert result["seen"][-1] == counter.counts[result["run"]]
         assert len({json.dumps(c, sort_keys=True) for c in receipt["calls"]}) == len(
             receipt["calls"]
@@ -106,8 +110,9 @@ def test_restart_and_kill_under_load(agentd, flight):
         act()
         counter.progress(ids, 2)
     assert [show(u, "MainPID") for u in units] == pids
-    assert {str(agentd.get(p, "State")) for p in paths} == {"running"}
-    land(agentd, counter, paths)
+    for path in paths:
+        assert agentd.wait_state(path, "running", "finished") == "running"
+    land(agentd, counter, paths, 1)
 
 
 def test_all_killed_at_once(agentd, flight):
@@ -116,9 +121,12 @@ def test_all_killed_at_once(agentd, flight):
     ids = [agentd.run_id(p) for p in paths]
     for _ in range(3):
         for u in UNITS:
-            systemctl("kill", "--signal=KILL", "--kill-whom=main", u)
+            # It may be on its way back from the one before.
+            wait_until(
+                lambda u=u: systemctl("kill", "--signal=KILL", "--kill-whom=main", u, check=False).returncode == 0, u
+            )
         counter.progress(ids, 2)
-    land(agentd, counter, paths)
+    land(agentd, counter, paths, 3)
 
 
 def test_daemons_away_while_runs_end(agentd, flight):
@@ -131,7 +139,7 @@ def test_daemons_away_while_runs_end(agentd, flight):
     for unit in UNITS[:2]:
         systemctl("kill", "--signal=KILL", unit)
     wait_until(lambda: all(show(u, "ActiveState") == "active" for u in UNITS[:2]), "the daemons again")
-    land(agentd, counter, paths)
+    land(agentd, counter, paths, 1)
 
 
 @pytest.fixture

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Edits: an environment opened as its root, frozen or discarded; what is captured, and that nothing is lost or leaks."""
 
+import fcntl
 import json
 import os
 import pathlib
-import pty
 import select
 import signal
+import struct
 import subprocess
+import termios
 import time
 
 import dbus
@@ -104,14 +106,22 @@ def test_nothing_of_the_host(agent):
     assert "lo\n" in out and "BAD" not in out and agent in out
 
 
+def closed(agent):
+    """No session of its edit is open."""
+    return [e["open"] for e in json.loads(agentctl("env", "edits", "--json=short").stdout) if e["agent"] == agent] == [False]
+
+
 class Session:
     """agentctl env edit in a terminal of its own."""
 
-    def __init__(self, *argv):
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.environ["TERM"] = "xterm"
-            os.execvp("agentctl", ["agentctl", "env", "edit", *argv])
+    def __init__(self, *argv, size=(24, 80)):
+        self.fd, inner = os.openpty()
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+        # Not pty.fork(), whose child would run Python in a copy of a process with threads.
+        self.process = subprocess.Popen(["setsid", "--ctty", "agentctl", "env", "edit", *argv], stdin=inner, stdout=inner,
+                                        stderr=inner, env={**os.environ, "TERM": "xterm"})
+        os.close(inner)
+        self.pid = self.process.pid
         self.seen = self.all = b""
 
     def expect(self, text):
@@ -137,20 +147,18 @@ class Session:
                 pass
         except OSError:
             pass
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.process.wait()
 
 
 def test_terminal(agentd, agent, users):
-    import fcntl
-    import struct
-    import termios
     s = Session(agent)
     s.expect("# ")
     fcntl.ioctl(s.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 101, 0, 0))
     os.kill(s.pid, signal.SIGWINCH)
-    s.send("tty; echo term=$TERM; sleep 0.3; stty size; echo done$((1+1))\n")
+    s.send("tty; echo term=$TERM; until [ \"$(stty size)\" = \"33 101\" ]; do sleep 0.1; done; echo size-$(stty size | tr ' ' x); "
+           "echo done$((1+1))\n")
     s.expect("term=xterm")
-    s.expect("33 101")
+    s.expect("size-33x101")
     s.expect("done2")
     # A second one is told who holds it.
     done = edit(agent, "true", check=False)
@@ -160,9 +168,10 @@ def test_terminal(agentd, agent, users):
     with pytest.raises(dbus.DBusException):
         agentd.call("RemoveAgent", agent)
     # Job control works: Ctrl-C goes to the program inside, not to agentctl.
-    s.send("sleep 1000\n")
-    time.sleep(0.3)
+    s.send("sh -c 'echo on-$((40+1)); exec sleep 1000'\n")
+    s.expect("on-41")
     s.send("\x03")
+    s.expect("# ")
     s.send("echo still-$((40+2)) > /etc/still\n")
     s.send("exit\n")
     assert s.wait() == 0
@@ -174,8 +183,8 @@ def test_a_terminal_that_goes_away_ends_the_session(agent):
     s = Session(agent)
     s.expect("# ")
     os.kill(s.pid, signal.SIGKILL)
-    os.waitpid(s.pid, 0)
-    wait_until(lambda: not json.loads(agentctl("env", "edits", "--json=short").stdout)[0]["open"], "the session's end")
+    s.process.wait()
+    wait_until(lambda: closed(agent), "the session's end")
     edit(agent, "true")
 
 

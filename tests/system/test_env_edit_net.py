@@ -9,14 +9,14 @@ import re
 
 import pytest
 
-from client import LIVE, TEST_ROOTFS, agentctl, call_as, kill, run, systemctl, wait_until
+from client import LIVE, TEST_ROOTFS, agentctl, call_as, journal, kill, run, systemctl, wait_until
 
-CURL = "curl -sS -m 60 -o /dev/null -w '%{http_code} %{http_connect}'"
+CURL = "curl -sS -m 3600 -o /dev/null -w '%{http_code} %{http_connect}'"
 
 
 def records(session):
-    out = run("journalctl", "--no-pager", "-o", "json", f"AGENT_EDIT_SESSION={session}",
-              "SYSLOG_IDENTIFIER=agent-bridge-audit", "_SYSTEMD_UNIT=agent-bridged.service").stdout
+    out = journal("-o", "json", f"AGENT_EDIT_SESSION={session}", "SYSLOG_IDENTIFIER=agent-bridge-audit",
+                  "_SYSTEMD_UNIT=agent-bridged.service")
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
@@ -52,8 +52,8 @@ def test_only_through_the_proxy_and_only_where_allowed(shell, mirror, upstream):
         assert s(f"{CURL} -k --noproxy '' {where}", check=False).endswith("000 403"), where
     # Past the proxy there is nothing: no route, no name, and no other port of the bridge.
     for where in (f"http://127.0.0.1:{mirror.port}/", "http://127.0.0.1:8377/v1/run", "http://169.254.169.254/"):
-        assert s(f"curl -sS -m 60 --noproxy '*' {where}", check=False).startswith("curl: (7)"), where
-    assert "curl: (6)" in s(f"curl -sS -m 60 --noproxy '*' {url}", check=False)
+        assert s(f"curl -sS -m 3600 --noproxy '*' {where}", check=False).startswith("curl: (7)"), where
+    assert "curl: (6)" in s(f"curl -sS -m 3600 --noproxy '*' {url}", check=False)
     assert run("curl", "-sS", url).stdout == "hello", "the host itself can"
     # Each connection has left one record, which names agent, owner and who it was.
     seen = records(session)
@@ -62,7 +62,7 @@ def test_only_through_the_proxy_and_only_where_allowed(shell, mirror, upstream):
     assert [r["AGENT_STATUS"] for r in seen] == ["200", "200", *["403"] * 10]
     assert [r["AGENT_METHOD"] for r in seen] == ["GET", "CONNECT", *["GET"] * 7, *["CONNECT"] * 3]
     assert seen[1]["AGENT_PATH"] == f"localhost:{upstream.port}" and "AGENT_RUN" not in seen[0]
-    begun = run("journalctl", "--no-pager", "-o", "json", f"AGENT_EDIT_SESSION={session}", "_COMM=agentd").stdout
+    begun = journal("-o", "json", f"AGENT_EDIT_SESSION={session}", "_COMM=agentd")
     assert f"mirror.agentd.test:{mirror.port}" in json.loads(begun.splitlines()[0])["AGENT_HOSTS"]
 
 
@@ -210,7 +210,7 @@ def test_who_may_name_hosts(shell, mirror, agentd, settings, users, alices):
     # What holds for everybody needs no option; an empty one drops it; then there is no proxy at all.
     assert shell()(f"curl -sS {url}") == "hello"
     none = shell("--allow-host=")
-    assert "proxy" not in none("env").lower() and "curl: (6)" in none(f"curl -sS -m 60 {url}", check=False)
+    assert "proxy" not in none("env").lower() and "curl: (6)" in none(f"curl -sS -m 3600 {url}", check=False)
     other = shell("--allow-host=", f"--allow-host=localhost:{mirror.port}")
     assert other(f"{CURL} {url}") == "403 000", "root may name others, and drop what holds for all"
     # Another user may ask for less, not for more; and what is refused begins nothing.

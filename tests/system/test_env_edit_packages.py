@@ -97,7 +97,7 @@ def packages_agent(agentd, clients_image, unique):
     """An agent on an image with npm; its input is Python."""
     name = unique()
     agentd.call("CreateAgent", json.dumps({"name": name, "image": clients_image, "kind": "command", "command": inside.COMMAND,
-                                           "limits": {"memory": "1G", "timeout": 300}}))
+                                           "limits": {"memory": "1G", "timeout": 7200}}))
     yield name
     agentctl("env", "discard", name, check=False)
     agentd.call("RemoveAgent", name)

@@ -110,7 +110,7 @@ def test_one_disk_is_mounted_once(shell):
     assert agentctl("env", "edit", s.agent, "--", "cat", "/etc/x").stdout == "x\n"
 
 
-def test_how_many_one_user_may_have(users, alices, settings):  # noqa: F811
+def test_how_many_one_user_may_have(agentd, users, alices, settings):  # noqa: F811
     settings("Edit", MaxPerUser=2, SizeMax="64M")
     null = [{"fd": "/dev/null"}] * 3
     names = [alices() for _ in range(3)]
@@ -119,7 +119,8 @@ def test_how_many_one_user_may_have(users, alices, settings):  # noqa: F811
     assert answers[2]["error"].endswith("LimitsExceeded") and "2 edits" in answers[2]["message"]
     agentctl("env", "close", f"{users[0]}/{names[0]}", check=False)
     wait_until(lambda: "error" not in call_as(users[0], ("DiscardEdit", names[0]))[0], "room for another")
-    assert "error" not in call_as(users[0], ("EditEnvironment", names[2], ["/bin/true"], *null, {"options": {}}))[0]
+    answer = call_as(users[0], ("EditEnvironment", names[2], ["/bin/true"], *null, {"options": {}}))[0]
+    assert agentd.complete(answer["value"])[0] == "done"
 
 
 def test_how_many_sessions_one_user_may_have(users, alices, settings):  # noqa: F811

@@ -2,7 +2,6 @@
 """A session in a terminal: what people press and do there, and what happens to it when somebody else does something."""
 
 import fcntl
-import json
 import os
 import struct
 import subprocess
@@ -11,7 +10,7 @@ import termios
 import pytest
 
 from client import agentctl, kill, run, systemctl, wait_until
-from test_env_edit import Session
+from test_env_edit import Session, closed
 
 
 @pytest.fixture
@@ -26,10 +25,6 @@ def sane(fd):
     """Whether the terminal echoes and waits for whole lines, as shells expect it."""
     return termios.tcgetattr(fd)[3] & (termios.ECHO | termios.ICANON | termios.ISIG) == \
         termios.ECHO | termios.ICANON | termios.ISIG
-
-
-def closed(agent):
-    return not json.loads(agentctl("env", "edits", "--json=short").stdout)[0]["open"]
 
 
 def test_a_login_shell(agent):
@@ -61,8 +56,7 @@ def test_exit_status_of_a_command(agent):
 
 
 def test_the_size_is_right_from_the_start(agent):
-    s = Session(agent, "--", "/bin/sh", "-c", "read -r x; stty size; read -r x; stty size")
-    fcntl.ioctl(s.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 21, 77, 0, 0))
+    s = Session(agent, "--", "/bin/sh", "-c", "read -r x; stty size; read -r x; stty size", size=(21, 77))
     s.send("\n")  # typed ahead, too
     s.expect("21 77")
     assert b"\x1b]" not in s.all, "nothing is asked of, or done to, the terminal itself"
@@ -117,7 +111,7 @@ def test_a_connection_that_is_lost(agent):
     s = Session(agent, "--", "/bin/sh", "-c", "trap 'echo hup > /etc/hup; exit 0' HUP; echo ready; while :; do read -r x || :; done")
     s.expect("ready")
     os.close(s.fd)
-    os.waitpid(s.pid, 0)
+    s.process.wait()
     wait_until(lambda: closed(agent), "the session's end")
 
 

@@ -66,7 +66,7 @@ def test_a_live_run_keeps_what_it_started_with(agentd, make_agent):
     edit(name, "mkdir /opt/d; for i in 1 2 3 4 5; do echo old > /opt/d/$i; done; echo old > /etc/which")
     agentctl("env", "freeze", name)
     look = "cat /etc/which /opt/d/* | sort | uniq -c | tr -s ' \\n' ' '"
-    path = agentd.execute(name, f"cat /opt/d/1; until [ -e /tmp/go ]; do sleep 0.1; done; {look}", timeout_usec=dbus.UInt64(900_000_000))
+    path = agentd.execute(name, f"cat /opt/d/1; until [ -e /tmp/go ]; do sleep 0.1; done; {look}", timeout_usec=dbus.UInt64(7200_000_000))
     agentd.wait_state(path, "running")
     group = show(f"agent-run-{agentd.run_id(path)}.service", "ControlGroup")
     wait_until(lambda: "sleep" in run("sh", "-c", f"cat $(sed 's:.*:/proc/&/comm:' /sys/fs/cgroup{group}/cgroup.procs)", check=False).stdout,

@@ -79,7 +79,7 @@ def test_nothing_stays_of_a_diff(agentd, grown):
     diff(agentd, name, "1", "3")
     runs = pathlib.Path("/run/agentd/runs")
     wait_until(lambda: all((d / "rw").exists() for d in runs.iterdir()), "the end of views")
-    assert not os.listdir(STATE + "/tmp")
+    wait_until(lambda: not os.listdir(STATE + "/tmp"), "the end of staging")
 
 
 def test_rollback(agentd, grown):
@@ -115,7 +115,7 @@ def test_rollback_compares_and_swaps(agentd, grown):
 
 def test_a_live_run_keeps_what_it_started_with(agentd, grown):
     name, digests = grown
-    path = agentd.execute(name, "until [ -e /tmp/go ]; do sleep 0.1; done; cat ~/file", timeout_usec=dbus.UInt64(60_000_000))
+    path = agentd.execute(name, "until [ -e /tmp/go ]; do sleep 0.1; done; cat ~/file", timeout_usec=dbus.UInt64(7200_000_000))
     agentd.wait_state(path, "running")
     agentd.call("RollbackEnvironment", name, "1", dbus.Dictionary({}, signature="sv"))
     agentctl("env", "prune", name, "--keep", "1")

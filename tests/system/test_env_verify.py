@@ -87,7 +87,8 @@ def test_a_missing_layer_ends_the_run(agentd, agent):
 def test_many_at_once(agentd, agent):
     """One reading serves all that wait for it; whoever is canceled meanwhile does not get in the way of the others."""
     paths = [agentd.execute(agent, LOOK, verify=True) for _ in range(12)]
-    agentd.call("CancelRun", agentd.run_id(paths[5]))
+    with contextlib.suppress(dbus.DBusException):  # it is over already
+        agentd.call("CancelRun", agentd.run_id(paths[5]))
     results = [agentd.finish(p)[0] for p in paths]
     assert results[5] in ("canceled", "success")  # success: it was over already
     assert {r for i, r in enumerate(results) if i != 5} == {"success"}
@@ -107,7 +108,7 @@ def test_for_all_runs(agentd, agent):
         with flipped(top_layer(agent)):
             assert agentd.finish(agentd.execute(agent, LOOK))[0] == "sandbox-failed"
         # A layer that goes bad while the run reads it: the agent is not blamed for it.
-        path = agentd.execute(agent, "until [ -e /tmp/go ]; do sleep 0.1; done; exit 3", timeout_usec=dbus.UInt64(60_000_000))
+        path = agentd.execute(agent, "until [ -e /tmp/go ]; do sleep 0.1; done; exit 3", timeout_usec=dbus.UInt64(7200_000_000))
         agentd.wait_state(path, "running")
         with flipped(top_layer(agent)):
             release(agentd, path)

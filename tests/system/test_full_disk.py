@@ -14,7 +14,7 @@ import tarfile
 import dbus
 import pytest
 
-from client import OPERATION, PROPERTIES, RUNTIME, STATE, agentctl, run, show, systemctl, wait_until
+from client import OPERATION, PROPERTIES, RUNTIME, STATE, agentctl, journal, run, show, systemctl, wait_until
 from runners import layer_file
 from test_env_edit import edit
 from test_env_store import fsck, prune
@@ -306,8 +306,9 @@ def test_calls_and_runs(agentd, disk, agent, unique, room):
     """What is only a row: as long as there is room in the database's log it is taken, then refused; whoever was told of
     success finds it afterwards. A run that ends on a full disk ends when there is room.
     """
-    slow = agentd.execute(agent, "sleep 3; mkdir /home/agent/done")
-    made, name = [], unique()
+    slow = agentd.execute(agent, "until [ -e /home/agent/go ]; do sleep 0.1; done; mkdir /home/agent/done")
+    agentd.wait_state(slow, "running")
+    unit, made, name = str(agentd.get(slow, "Unit")), [], unique()
     with disk.full(room):
         for n in range(2000):
             definition = {"name": f"{name}-{n}", "image": "tiny", "kind": "exec", "command": ["/bin/sh", "x" * 4000]}
@@ -325,6 +326,8 @@ def test_calls_and_runs(agentd, disk, agent, unique, room):
             assert e.value.get_dbus_name() == NO_SPACE
         known = [str(a[0]) for a in agentd.call("ListAgents")]
         assert set(made) <= set(known) and definition["name"] not in known
+        go(unit)
+        wait_until(lambda: show(unit, "SubState") != "running", "the end of the run's program")
     assert agentd.finish(slow)[0] == "success"
     for n in made:
         agentd.call("RemoveAgent", n)
@@ -340,11 +343,12 @@ def test_fold(agentd, disk, agent, runners, unique, room):
     assert agentd.finish(agentd.execute(name))[0] == "success"
     before = head(agentd, name)
     assert len(before) == 2
-    runners.deploy(write_tiny_runner(disk.aside / "runner", f"second of {name}", pause=3))
+    runners.deploy(write_tiny_runner(disk.aside / "runner", f"second of {name}", wait=True))
     path = agentd.execute(name)
     agentd.wait_state(path, "running")
     unit = str(agentd.get(path, "Unit"))
     with disk.full(room):
+        go(unit)
         refused = pathlib.Path(f"{RUNTIME}/runs/{agentd.run_id(path)}/rw/upper/home/agent/refused")
         if room == 0:  # not even its result can be taken; a runner asks again
             wait_until(refused.exists, "the result to be refused")
@@ -352,12 +356,24 @@ def test_fold(agentd, disk, agent, runners, unique, room):
             wait_until(lambda: show(unit, "SubState") != "running", "the end of the run's program")
             assert agentd.finish(path)[0] == "success"
             assert head(agentd, name) == before
-            assert "No space left" in run("journalctl", "-b", "-u", "agentd", "--grep", "is not folded", "-n", "1", "--no-pager").stdout
+            assert "No space left" in journal("-b", "-u", "agentd", "--grep", "is not folded", "-n", "1")
     assert agentd.finish(path)[0] == "success"
-    assert agentd.finish(agentd.execute(name))[0] == "success"
+    path = agentd.execute(name)
+    agentd.wait_state(path, "running")
+    go(str(agentd.get(path, "Unit")))
+    assert agentd.finish(path)[0] == "success"
     after = head(agentd, name)
     assert len(after) == 3 and after[1:] == [(before[0][0], False), before[1]]
     agentd.call("RemoveAgent", name)
+
+
+def go(unit):
+    """Lets a run's program go on that waits for a file."""
+    for pid in open(f"/sys/fs/cgroup{show(unit, 'ControlGroup')}/cgroup.procs").read().split():
+        with contextlib.suppress(OSError):
+            pathlib.Path(f"/proc/{pid}/root/home/agent/go").touch()
+            return
+    raise AssertionError(f"{unit} has no process")
 
 
 def several(agent, n):
@@ -409,7 +425,10 @@ def test_run_directory_is_full(agentd, agent, what):
     """Where the sandboxes are made. A run ends as the platform's fault, which names the step and says why; what was there stays,
     and with room it goes on.
     """
-    assert agentd.finish(agentd.execute(agent))[0] == "success"
+    path = agentd.execute(agent)
+    assert agentd.finish(path)[0] == "success"
+    unit = str(agentd.get(path, "Unit"))  # what PID 1 has of it in /run would make room later
+    wait_until(lambda: show(unit, "LoadState") == "not-found", f"the end of {unit}")
     before = head(agentd, agent)
     with full_run(what):
         result, message = agentd.finish(agentd.execute(agent))

@@ -167,8 +167,7 @@ def test_signals_of_a_run_come_after_the_commit(agentd, make_agent):
     new = watch(agentd, "RunNew", MANAGER, MANAGER_PATH)
     finished = watch(agentd, "RunFinished", MANAGER, MANAGER_PATH, state)
     path = agentd.execute(make_agent("exit 3"))
-    agentd.finish(path)
-    mine = [(a, s) for a, s in finished if str(a[1]) == path]
+    mine = agentd.wait_for(lambda: [(a, s) for a, s in finished if str(a[1]) == path], what="RunFinished")
     assert len(mine) == 1 and mine[0][1][:2] == ("finished", "exit-code"), mine
     assert [str(a[1]) for a, _ in new].count(path) == 1
 
@@ -189,7 +188,7 @@ def test_changes_are_announced_in_order(agentd, make_agent):
         path_keyword="path",
     )
     path = agentd.execute(make_agent("exit 0"))
-    agentd.finish(path)
+    agentd.wait_for(lambda: (path, "finished") in states, what="the last change")
     order = ["queued", "preparing", "running", "finished"]
     mine = [order.index(s) for p, s in states if p == path]
     assert mine == sorted(mine) and len(mine) >= 2 and mine[-1] == 3

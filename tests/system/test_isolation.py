@@ -19,7 +19,7 @@ import acts
 import acts_kernel  # noqa: F401 - registers acts
 import acts_world  # noqa: F401
 import inside
-from client import agentctl, run, show
+from client import DEADLINE, agentctl, run, show
 
 ADDRESS, ADDRESS6 = "10.99.77.1", "fd99:77::1"
 
@@ -209,7 +209,7 @@ def outside_program(context, names, user=None):
         *inside.COMMAND,
     ]
     done = subprocess.run(
-        argv, input=inside.PRELUDE + acts.program(context, names), capture_output=True, text=True, timeout=300
+        argv, input=inside.PRELUDE + acts.program(context, names), capture_output=True, text=True, timeout=DEADLINE
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -241,8 +241,9 @@ def test_runner_is_unchanged_by_a_run(probe):
     """Not even by a private mapping of its files that is written through /proc/self/mem."""
 
     def digest():
-        return run("sh", "-c", "sha256sum /run/agentd/layers/*/runner/*").stdout
+        return set(run("sh", "-c", "sha256sum /run/agentd/layers/*/runner/*").stdout.splitlines())
 
+    probe("say(1)")  # so that it is mounted
     before = digest()
     assert (
         probe(
@@ -259,7 +260,7 @@ with open("/opt/agentd/runner/main.cjs", "rb") as f:
         )[0]
         == "XXXX"
     )
-    assert digest() == before
+    assert before and digest() >= before
 
 
 def test_own_children_are_its_own(probe):

@@ -286,6 +286,8 @@ def test_concurrency_of_an_agent(agentd, make_agent, gate_service, upstream, uni
     )
     paths = [agentd.execute(agent) for _ in range(5)]
     gate.arrived(2)
+    for path in paths[:2]:  # what they do may be seen sooner than that they run
+        agentd.wait_state(path, "running")
     states = sorted(str(agentd.get(p, "State")) for p in paths)
     assert states == ["queued", "queued", "queued", "running", "running"]
     assert gate.count == 2

@@ -248,8 +248,8 @@ def test_directories_inside_one_another_without_end(agentd, make_agent):
         agentctl("env", "edit", name, "--", "/usr/bin/python3", "-c", deep)
         done = agentctl("env", "freeze", name, check=False)
         assert done.returncode != 0 and ("inside one another" in done.stderr or "longer than" in done.stderr)
-        edit = [p for p in pathlib.Path("/var/lib/agentd/edits").iterdir()
-                if json.loads((p / "edit.json").read_text())["agent"] == name][0]
+        edit = [p for p in pathlib.Path("/var/lib/agentd/edits").iterdir()  # but for those that are being removed
+                if (p / "edit.json").exists() and json.loads((p / "edit.json").read_text())["agent"] == name][0]
         gone, pid, most = edit.with_name(".gone-" + edit.name), show("agentd.service", "MainPID"), [0]
         agentctl("env", "discard", name)
 

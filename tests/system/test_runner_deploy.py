@@ -61,7 +61,7 @@ def test_the_next_run_has_it_and_keeps_its_environment(agentd, runners, agent, t
 def test_one_check_is_for_all_agents(agentd, runners, make_agent, tmp_path):
     agents = [make_agent(["/bin/true"], kind="command") for _ in range(6)]
     for a in agents:
-        assert run_once(agentd, a, timeout=300)[0] in ("success", "exit-code")
+        assert run_once(agentd, a)[0] in ("success", "exit-code")
     runners.deploy(write_runner(tmp_path / "r", "1"))
     paths = [agentd.execute(a) for a in agents]
     assert [agentd.finish(p)[0] for p in paths] == ["success"] * len(agents)
@@ -192,7 +192,8 @@ def test_what_is_no_runner_is_refused(agentd, runners, tmp_path, change, reason)
     before = runners.list()
     result, detail = agentd.complete(runners.begin(directory))
     assert result == "failed" and reason in detail
-    assert runners.list() == before and os.listdir("/var/lib/agentd/tmp") == []
+    assert runners.list() == before
+    wait_until(lambda: not os.listdir("/var/lib/agentd/tmp"), "the end of staging")
 
 
 def test_only_administrators_change_runners(users, runners, tmp_path):

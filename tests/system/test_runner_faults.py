@@ -9,7 +9,7 @@ import subprocess
 import dbus
 import pytest
 
-from client import MANAGER, RUNTIME, STATE, agentctl, kill, run, show, systemctl, wait_until
+from client import MANAGER, RUNTIME, STATE, agentctl, journal, kill, run, show, systemctl, wait_until
 from runners import NODE, files_digest, image_with, layer_file, run_once, write_runner
 
 QUARANTINED = "8c0d6c5d1f6e4d0f9a53f6a1f0f3f1c4"
@@ -40,11 +40,12 @@ def head(agentd, name):
 
 
 @pytest.fixture
-def quick_checks():
-    """A second for each script."""
+def quick_checks(request):
+    """Two seconds for each script, where that they pass is what is tested."""
+    seconds = 2 if request.node.callspec.params["reason"] == "did not end in time" else 3600
     conf = pathlib.Path("/etc/agentd/agentd.conf.d/runner-test.conf")
     conf.parent.mkdir(parents=True, exist_ok=True)
-    conf.write_text("[Run]\nRunnerCheckTimeout=2s\nRetryDelay=100ms\n")
+    conf.write_text(f"[Run]\nRunnerCheckTimeout={seconds}s\nRetryDelay=100ms\n")
     systemctl("restart", "agentd")
     yield
     conf.unlink()
@@ -70,7 +71,7 @@ def test_a_script_that_is_not_valid(agentd, runners, agent, tmp_path, files, rea
     match.remove()
     [verdict] = runners.get(bad)["verdicts"]
     assert not verdict["ok"] and reason in verdict["reason"] and seen == [[bad, verdict["node"], verdict["reason"]]]
-    entry = json.loads(run("journalctl", "-o", "json", f"MESSAGE_ID={QUARANTINED}", "-n", "1", "--no-pager").stdout)
+    entry = json.loads(journal("-o", "json", f"MESSAGE_ID={QUARANTINED}", "-n", "1"))
     assert entry["AGENT_RUNNER"] == bad and entry["AGENT_REASON"] == verdict["reason"]
     assert reason in agentctl("runner", "status").stdout
     # The fault is mended: the next deploy is another runner. And the same one again is tried anew.
@@ -218,6 +219,13 @@ def checking():
     return systemctl("list-units", "--plain", "--no-legend", "agent-check-*").stdout.split()[:1]
 
 
+def pids(unit):
+    try:
+        return open(f"/sys/fs/cgroup{show(unit, 'ControlGroup')}/cgroup.procs").read().split()
+    except OSError:
+        return []
+
+
 def slow_runner(directory):
     """Takes some seconds to check."""
     return write_runner(directory, "2", files={f"lib/many{i}.cjs": "// nothing\n" for i in range(25)})
@@ -229,7 +237,7 @@ def test_agentd_is_killed_in_the_middle_of_a_check(agentd, runners, agent, tmp_p
     path = agentd.execute(agent)
     wait_until(checking, "a check")
     run("kill", "-9", show("agentd.service", "MainPID"))
-    result, message = agentd.finish(path, 300)
+    result, message = agentd.finish(path)
     assert result == "success", message
     receipt = agentd.receipt(path)
     assert receipt["runner"] == new and receipt["attempts"] == 2 and head(agentd, agent) == receipt["swap"]["generation"] != before
@@ -240,7 +248,7 @@ def test_the_worker_is_killed_in_the_middle_of_a_check(agentd, runners, agent, t
     path = agentd.execute(agent)
     wait_until(checking, "a check")
     run("pkill", "-9", "-x", "agentd-worker")
-    result, message = agentd.finish(path, 300)
+    result, message = agentd.finish(path)
     assert result == "success", message
     assert agentd.receipt(path)["runner"] == new
 
@@ -249,8 +257,9 @@ def test_the_check_itself_is_killed(agentd, runners, agent, tmp_path):
     new = runners.deploy(slow_runner(tmp_path / "slow"))
     path = agentd.execute(agent)
     [unit] = wait_until(checking, "a check")
+    wait_until(lambda: pids(unit), "its processes")
     systemctl("kill", "--signal=KILL", unit)
-    result, message = agentd.finish(path, 300)
+    result, message = agentd.finish(path)
     assert result == "success", message
     assert agentd.receipt(path)["runner"] == new and agentd.receipt(path)["attempts"] == 2
 
@@ -265,7 +274,7 @@ def test_cancel_in_the_middle_of_a_check(agentd, runners, agent, make_agent, tmp
     agentd.wait_state(second, "preparing")
     agentd.call("CancelRun", agentd.run_id(first))
     assert agentd.finish(first)[0] == "canceled"
-    assert agentd.finish(second, 300)[0] == "success" and agentd.receipt(second)["runner"] == new
+    assert agentd.finish(second)[0] == "success" and agentd.receipt(second)["runner"] == new
 
 
 def test_agentd_is_killed_in_the_middle_of_a_deploy(agentd, runners, agent, tmp_path):
@@ -273,7 +282,8 @@ def test_agentd_is_killed_in_the_middle_of_a_deploy(agentd, runners, agent, tmp_
     before = runners.list()
     runners.begin(write_runner(tmp_path / "big", "2", files={"big.bin": os.urandom(64 << 20)}))
     kill("agentd.service")
-    assert runners.list() == before
+    now = runners.list()
+    assert now == before or (len(now) == len(before) + 1 and now[0]["state"] == "current"), now
     assert run_once(agentd, agent)[0] == "success"
     assert isinstance(agentd.call("GetDiskUsage"), (str, dbus.String))
 

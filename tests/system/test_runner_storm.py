@@ -5,7 +5,7 @@ import json
 import os
 import time
 
-from client import agentctl
+from client import DEADLINE, agentctl
 from runners import files_digest, write_runner
 
 SECONDS = float(os.environ.get("AGENTD_STORM", "15"))
@@ -35,12 +35,14 @@ def test_a_deploy_every_second(agentd, runners, make_agent, tmp_path):
         expected[detail] = (directory.name, files_digest(directory))
 
     done(deploy(0))
-    live, finished, n = {a: agentd.execute(a, "100") for a in agents}, [], 1
+    live, finished, used, n = {a: agentd.execute(a, "100") for a in agents}, [], set(), 1
     begin = time.monotonic()
     pending, due = None, begin + 1
     while live:
         now = time.monotonic()
-        over = now - begin > SECONDS
+        # As long as it takes for that to have happened of which this test is.
+        over = now - begin > SECONDS and n >= 6 and len(used) >= 3
+        assert now - begin < SECONDS + DEADLINE, (n, used)
         if pending and agentd.finished_operations.get(pending[1]):
             done(pending)
             pending = None
@@ -49,6 +51,7 @@ def test_a_deploy_every_second(agentd, runners, make_agent, tmp_path):
         for a, path in list(live.items()):
             if path in agentd.finished_runs:
                 finished.append((a, path))
+                used.add(agentd.receipt(path)["runner"])
                 del live[a]
                 if not over:
                     live[a] = agentd.execute(a, "100")
@@ -56,8 +59,7 @@ def test_a_deploy_every_second(agentd, runners, make_agent, tmp_path):
     if pending:
         done(pending)
 
-    assert len(finished) >= AGENTS and n >= min(SECONDS / 3, 20)
-    used = set()
+    assert len(finished) >= AGENTS
     for _, path in finished:
         result, message = agentd.finished_runs[path][0]
         assert result == "success", message
@@ -65,7 +67,5 @@ def test_a_deploy_every_second(agentd, runners, make_agent, tmp_path):
         version, digest = expected[receipt["runner"]]
         assert output["parts"] == [version] * 3 and output["start"] == output["end"] == digest
         assert receipt["attempts"] == 1 and int(version) % 5 != 4
-        used.add(version)
-    assert len(used) > n // 3
     assert [environment(a) for a in agents] == layers
     print(f"{len(finished)} runs, {n} deploys, {len(used)} runners in use")

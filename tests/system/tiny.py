@@ -64,12 +64,12 @@ done
 """
 
 
-def write_tiny_runner(folder, version, padding=20000, pause=0):
-    """A runner in FOLDER, which is made anew; PADDING makes its scripts larger, PAUSE a run longer."""
+def write_tiny_runner(folder, version, padding=20000, wait=False):
+    """A runner in FOLDER, which is made anew; PADDING makes its scripts larger; WAIT: until there is a file "go" in the run's home."""
     folder = pathlib.Path(folder)
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "bin").mkdir(parents=True)
-    (folder / "bin/node").write_text(NODE.replace("until call", f"sleep {pause}\nuntil call"))
+    (folder / "bin/node").write_text(NODE.replace("until call", ("until [ -e /home/agent/go ]; do sleep 0.1; done\n" if wait else "") + "until call"))
     (folder / "bin/node").chmod(0o755)
     for i in range(5):
         (folder / f"part{i}.cjs").write_text(f"// script\n// {version}\n" + "//\n" * padding)

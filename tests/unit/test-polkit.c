@@ -140,7 +140,7 @@ static int call_at(sd_bus *bus, const char *path, const char *member, const char
         if (action)
                 assert(sd_bus_message_append(m, "s", action) >= 0);
         assert(sd_bus_message_set_allow_interactive_authorization(m, interactive) >= 0);
-        r = sd_bus_call(bus, m, 20 * USEC_PER_SEC, e, NULL);
+        r = sd_bus_call(bus, m, 600 * USEC_PER_SEC, e, NULL);
         sd_bus_message_unref(m);
         return r;
 }
@@ -156,7 +156,7 @@ static void control(sd_bus *bus, const char *what, unsigned asked, unsigned call
         sd_bus_message_unref(reply);
 
         /* What no second pass has used goes away when there is nothing else to do. */
-        for (unsigned i = 0; n != 0 && i < 1000; i++) {
+        for (unsigned i = 0; n != 0 && i < 100000; i++) {
                 uint32_t x;
 
                 usleep(1000);
@@ -307,7 +307,7 @@ int main(void) {
         assert(pid >= 0);
         if (pid == 0) {
                 prctl(PR_SET_PDEATHSIG, SIGKILL);
-                alarm(60);
+                alarm(1200);
                 if (geteuid() == 0)
                         assert(setgroups(0, NULL) == 0 && setresgid(CALLER_UID, CALLER_UID, CALLER_UID) == 0 &&
                                setresuid(CALLER_UID, CALLER_UID, CALLER_UID) == 0);

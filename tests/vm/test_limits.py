@@ -35,7 +35,7 @@ def test_within_memory(agentd, make_agent):
 
 def test_tasks(agentd, make_agent):
     """The limit of tasks holds: the kernel refuses the fork, not the machine's own limits."""
-    code = "import os, time\nfor _ in range(64):\n  os.fork() or time.sleep(5) or os._exit(0)"
+    code = "import os, time\nfor _ in range(64):\n  os.fork() or time.sleep(600) or os._exit(0)"
     agent = make_agent(["/usr/bin/python3", "-c", code], limits={"tasks": 16})
     result, message = agentd.finish(agentd.execute(agent))
     assert result == "exit-code", message

@@ -26,7 +26,7 @@ import xml.sax.saxutils
 from disk import Disk
 
 KINDS = ("edit", "freeze", "flatten", "prune", "import-image", "import-environment", "deploy", "run")
-BOOT_SECONDS = 900  # of silence; the machine is emulated and its host may be busy
+BOOT_SECONDS = 3600  # of silence; the machine is emulated and its host may be busy
 
 
 class Failed(Exception):
@@ -86,7 +86,7 @@ class Guest:
     def kill(self):
         """Has qemu killed, and waits for that."""
         (self.folder / "kill").touch()
-        self.line.settimeout(60)
+        self.line.settimeout(600)
         try:
             while self.line.recv(65536):
                 pass
