@@ -6,6 +6,7 @@ directory, live file, user, entry in the bridge's descriptor store, process, log
 import collections
 import json
 import os
+import signal
 import subprocess
 
 import dbus
@@ -201,6 +202,20 @@ def test_nothing_after_kills_in_between(agentd, agents):
     for path in paths:
         assert agentd.finish(path)[0] in RESULTS
     check(before)
+
+
+def test_a_worker_that_dies_while_it_takes_a_run_away(agentd, make_agent):
+    """The next one does."""
+    path = agentd.execute(make_agent("sleep 1000"))
+    agentd.wait_state(path, "running")
+    group = f"/sys/fs/cgroup{show('agentd.service', 'ControlGroup')}/cgroup.procs"
+    worker = next(int(p) for p in open(group).read().split() if open(f"/proc/{p}/comm").read() == "agentd-worker\n")
+    os.kill(worker, signal.SIGSTOP)
+    agentd.call("CancelRun", agentd.run_id(path))
+    wait_until(lambda: not os.path.exists(f"{LIVE}/{agentd.run_id(path)}.json"), "the end of the live file, then the worker's turn")
+    os.kill(worker, signal.SIGKILL)
+    assert agentd.finish(path)[0] == "canceled"
+    assert not os.path.exists(f"{RUNTIME}/runs/{agentd.run_id(path)}")
 
 
 def test_log_streams_end(agentd, make_agent, users):

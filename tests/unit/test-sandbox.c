@@ -426,6 +426,35 @@ static void test_death(void) {
         assert(count_mounts(top) == 0);
 }
 
+/* What is to be taken away is taken away, by whichever worker; unless it is what they die of. */
+static void test_death_in_a_cleanup(void) {
+        for (unsigned deaths = 1; deaths <= 3; deaths++) {
+                Answer a = prepare(RUN_A, delta), b = {};
+
+                assert(a.error == 0);
+                close(a.fd);
+                for (unsigned i = 0; i < deaths; i++) {
+                        pid_t pid = worker_pid();
+
+                        assert(pid > 0 && kill(pid, SIGSTOP) >= 0);
+                        if (i == 0)
+                                assert(worker_cleanup(worker, RUN_A, false, on_plain, &b, NULL) >= 0);
+                        assert(kill(pid, SIGKILL) >= 0);
+                        /* Until there is another one, which is a second later where this one lived shorter than that. */
+                        while (!b.done && (worker_pid() == pid || worker_pid() == 0))
+                                assert(sd_event_run(event, UINT64_MAX) > 0);
+                        if (b.done)
+                                break;
+                }
+                await(&b);
+                assert(b.error == 0 || (deaths == 3 && b.error == -EIO));
+                if (b.error < 0)
+                        assert(cleanup(RUN_A, false) == 0);
+                assert(count_mounts(RUN_A) == 0 && list().n_runs == 0);
+        }
+        assert(release_layers() == 0);
+}
+
 static void test_layers(void) {
         char other[DIGEST_LEN + 1];
         Answer a = {};
@@ -531,6 +560,7 @@ int main(int argc, char *argv[]) {
         test_layers();
         test_burst();
         test_death();
+        test_death_in_a_cleanup();
         worker = worker_free(worker);
         sd_event_unref(event);
         free((char *) options.state_dir);

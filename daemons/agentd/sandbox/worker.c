@@ -15,10 +15,14 @@
 #include "sandbox/worker-protocol.h"
 
 #define RESTART_DELAY_USEC (1 * USEC_PER_SEC)
+/* To how many workers a cleanup is given: it may be what they die of. */
+#define CLEANUP_TRIES_MAX 3U
 
 struct WorkerSlot {
         WorkerSlot *next;       /* in the worker's list, oldest first */
         WorkerRequest *request; /* until it is sent */
+        WorkerRequest *sent;    /* of a cleanup, for another worker should this one die */
+        unsigned tries;
         uint64_t id;
         uint32_t verb;
         bool held;              /* the caller has a reference */
@@ -51,6 +55,7 @@ struct Worker {
 
 static WorkerSlot *slot_free(WorkerSlot *slot) {
         free(slot->request);
+        free(slot->sent);
         return mfree(slot);
 }
 
@@ -174,7 +179,10 @@ static int worker_flush(Worker *w) {
                         }
                         return -errno;
                 }
-                s->request = mfree(s->request);
+                if (s->verb == WORKER_CLEANUP && ++s->tries < CLEANUP_TRIES_MAX)
+                        s->sent = TAKE_PTR(s->request);
+                else
+                        s->request = mfree(s->request);
         }
         return sd_event_source_set_io_events(w->io, EPOLLIN | (waiting ? EPOLLOUT : 0));
 }
@@ -203,14 +211,18 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         return 0;
 }
 
-/* Fails what was sent; what was not stays in the list for the next worker. */
+/* Fails what was sent; what was not, or is to be taken away whatever there is of it, stays in the list for the next worker.
+ */
 static void worker_died(Worker *w) {
         WorkerSlot *s;
 
         worker_stop(w);
         /* Marked beforehand: handlers may add requests, and the new worker may get what was still waiting. */
-        for (s = w->slots; s; s = s->next)
+        for (s = w->slots; s; s = s->next) {
+                if (s->sent)
+                        s->request = TAKE_PTR(s->sent);
                 s->lost = !s->request;
+        }
         worker_restart(w);
         for (;;) {
                 for (s = w->slots; s && !s->lost; s = s->next)

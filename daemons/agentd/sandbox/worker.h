@@ -11,8 +11,9 @@
  *   unless its slot was dropped before. After worker_free() no handler is called.
  * - Requests are carried out in the order in which they were made; a request that takes long (hashing a layer) runs
  *   in a child of its own and may be overtaken.
- * - A request that fails leaves nothing behind. When the worker dies, all open requests fail with -EIO, a new
- *   one is started, and what the old one left is shown by worker_list() and removed by worker_cleanup().
+ * - A request that fails leaves nothing behind. When the worker dies, a new one is started, and all open requests fail
+ *   with -EIO, but for those to worker_cleanup(): the new one carries them out. What the old one left is shown by
+ *   worker_list() and removed by worker_cleanup().
  * - Dropping a slot does not undo the request: to cancel worker_prepare(), drop the slot and call worker_cleanup().
  */
 
