@@ -216,7 +216,7 @@ static int make_directories(Manager *m) {
         m->bridge_uid = pw->pw_uid;
         m->bridge_gid = pw->pw_gid;
         for (const char *const *d = (const char *const[]) { AGENTD_STATE_DIR, AGENTD_STATE_DIR "/artifacts",
-                                                             AGENTD_RUNTIME_DIR "/runs", LIVE_DIRECTORY, NULL };
+                                                             AGENTD_RUNTIME_DIR "/runs", ENDED_DIRECTORY, LIVE_DIRECTORY, NULL };
              *d && r >= 0; d++)
                 r = mkdir_parents(*d, 0700);
         if (r >= 0 && (chmod(AGENTD_RUNTIME_DIR, 0755) < 0 || chown(LIVE_DIRECTORY, 0, m->bridge_gid) < 0 ||

@@ -65,6 +65,19 @@ static void remove_stale_live_files(Manager *m) {
         closedir(d);
 }
 
+/* Of runs whose end is stored. */
+static void remove_stale_exit_records(Manager *m) {
+        DIR *d = opendir(ENDED_DIRECTORY);
+        struct dirent *de;
+
+        if (!d)
+                return;
+        while ((de = readdir(d)))
+                if (run_id_is_valid(de->d_name) && !strmap_get(m->runs, de->d_name))
+                        run_drop_exit_record(de->d_name);
+        closedir(d);
+}
+
 static int on_bridge_list(sd_bus_message *msg, void *userdata, sd_bus_error *error) {
         Manager *m = userdata;
         const char *id;
@@ -296,6 +309,7 @@ int manager_reconcile(Manager *m) {
         if (r < 0)
                 return log_error_errno(r, "The sessions in environments cannot be found again: %m");
         remove_stale_live_files(m);
+        remove_stale_exit_records(m);
         stop_strange_units(m);
         sd_bus_call_method_async(m->bus, NULL, "org.agentd1.Bridge", "/org/agentd1/Bridge", "org.agentd1.Bridge",
                                  "ListRegistered", on_bridge_list, m, NULL);

@@ -214,10 +214,38 @@ int run_open_exit_record(const Run *run) {
         return TAKE_FD(fd);
 }
 
+static char *exit_record_path(const Run *run) {
+        _cleanup_free_ char *path = strprintf(ENDED_DIRECTORY "/%s", run->row->id);
+
+        if (path && access(path, F_OK) < 0) {
+                free(path);
+                path = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/exit", run->row->id);
+        }
+        return TAKE_PTR(path);
+}
+
+/* The folder of a run goes before its end is stored; whoever takes over in between must not have to believe PID 1. */
+void run_keep_exit_record(const Run *run) {
+        _cleanup_free_ char *from = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/exit", run->row->id),
+                            *to = strprintf(ENDED_DIRECTORY "/%s", run->row->id);
+
+        if (!from || !to)
+                log_oom();
+        else if (rename(from, to) < 0 && errno != ENOENT)
+                log_warning_errno(errno, "Run %s: how it ended cannot be kept: %m", run->row->id);
+}
+
+void run_drop_exit_record(const char *id) {
+        _cleanup_free_ char *path = strprintf(ENDED_DIRECTORY "/%s", id);
+
+        if (!path || (unlink(path) < 0 && errno != ENOENT))
+                log_warning_errno(path ? errno : ENOMEM, "Run %s: the record of its end cannot be removed: %m", id);
+}
+
 /* PID 1 takes the exit of the process that starts the first one for that of the run, where it has not heard of the first
  * one yet (systemd-client.h), so that one whose sandbox could not be set up, or that was not executed, is a success. */
 bool run_never_began(const Run *run, const UnitResult *u) {
-        _cleanup_free_ char *path = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/exit", run->row->id);
+        _cleanup_free_ char *path = exit_record_path(run);
         struct stat st;
 
         return path && streq(u->result, "success") && u->code == CLD_EXITED && u->status == 0 && stat(path, &st) >= 0 &&
@@ -230,7 +258,7 @@ bool run_never_began(const Run *run, const UnitResult *u) {
  * 1's own (time, memory) stands in any case.
  */
 void run_read_exit_record(const Run *run, UnitResult *u) {
-        _cleanup_free_ char *path = strprintf(AGENTD_RUNTIME_DIR "/runs/%s/exit", run->row->id), *text = NULL;
+        _cleanup_free_ char *path = exit_record_path(run), *text = NULL;
         const char *last;
         char word[8];
         int n;

@@ -77,6 +77,7 @@ static void run_finish(Run *run) {
                         return;
                 }
                 run->unit = unit_free(run->unit);
+                run_drop_exit_record(run->row->id);
                 run_signal_changed(m, run->row->id);
                 manager_dispatch_soon(m);
                 return;
@@ -110,8 +111,9 @@ static void run_finish(Run *run) {
                         TAKE_PTR(r);
                 return;
         }
-        /* Not before: it was the proof of the end for an agentd after us. */
+        /* Not before: they were the proof of the end for an agentd after us. */
         run->unit = unit_free(run->unit);
+        run_drop_exit_record(run->row->id);
         if (run->row->keep && run->end.result == RUN_RESULT_SUCCESS)
                 kept_add(m, run->row, now);
         sd_journal_send("MESSAGE=Run %s of agent %s/%s finished: %s", run->row->id, run->row->user, run->row->agent,
@@ -164,6 +166,7 @@ void run_settle(Run *run) {
         run_unregister(run);
 
         keep = run->row->keep && run->end.result == RUN_RESULT_SUCCESS;
+        run_keep_exit_record(run);
         r = worker_cleanup(run->manager->worker, run->row->id, keep, on_cleanup, run, &run->worker_slot);
         if (r < 0)
                 on_cleanup(r, strerror(-r), run);

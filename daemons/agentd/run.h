@@ -127,7 +127,10 @@ int run_check_properties(sd_bus_message *m, Run *run, int output_fd, int record_
 int run_unit_properties(sd_bus_message *m, void *userdata);      /* run-unit.c */
 int run_write_files(Run *run, char **ret_error);                 /* run-files.c: input, token, live and task file */
 int run_open_exit_record(const Run *run);                        /* run-files.c: a file that agent-init writes to */
+#define ENDED_DIRECTORY AGENTD_RUNTIME_DIR "/ended"
 void run_read_exit_record(const Run *run, UnitResult *u);        /* run-files.c: corrects PID 1's word, see there */
+void run_keep_exit_record(const Run *run);                       /* run-files.c: until the end is stored */
+void run_drop_exit_record(const char *id);
 bool run_never_began(const Run *run, const UnitResult *u);       /* run-files.c: though PID 1 says that it ended well */
 void run_remove_live(Manager *m, const char *id);                /* run-files.c */
 /* run-socket.c: the listeners beside the one that the worker makes, each listening; negative where there is none. */

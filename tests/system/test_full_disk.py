@@ -14,7 +14,7 @@ import tarfile
 import dbus
 import pytest
 
-from client import OPERATION, PROPERTIES, RUNTIME, STATE, agentctl, journal, run, show, systemctl, wait_until
+from client import OPERATION, PROPERTIES, RUNTIME, STATE, agentctl, journal, kill, run, show, systemctl, wait_until
 from runners import layer_file
 from test_env_edit import edit
 from test_env_store import fsck, prune
@@ -301,6 +301,19 @@ def operations(agentd):
     return [{str(k): v for k, v in agentd.call("GetAll", OPERATION, path=p, interface=PROPERTIES).items()} for p in paths]
 
 
+def until_refused(agentd, name, made):
+    """Makes agents until there is no room for a row; the name of the one that was refused."""
+    for n in range(2000):
+        definition = {"name": f"{name}-{n}", "image": "tiny", "kind": "exec", "command": ["/bin/sh", "x" * 4000]}
+        try:
+            agentd.call("CreateAgent", json.dumps(definition))
+        except dbus.DBusException as e:
+            assert e.get_dbus_name() == NO_SPACE, e
+            return definition["name"]
+        made.append(definition["name"])
+    raise AssertionError("the disk was never full")
+
+
 @pytest.mark.parametrize("room", [0, "inodes"])
 def test_calls_and_runs(agentd, disk, agent, unique, room):
     """What is only a row: as long as there is room in the database's log it is taken, then refused; whoever was told of
@@ -310,28 +323,37 @@ def test_calls_and_runs(agentd, disk, agent, unique, room):
     agentd.wait_state(slow, "running")
     unit, made, name = str(agentd.get(slow, "Unit")), [], unique()
     with disk.full(room):
-        for n in range(2000):
-            definition = {"name": f"{name}-{n}", "image": "tiny", "kind": "exec", "command": ["/bin/sh", "x" * 4000]}
-            try:
-                agentd.call("CreateAgent", json.dumps(definition))
-            except dbus.DBusException as e:
-                assert e.get_dbus_name() == NO_SPACE, e
-                break
-            made.append(definition["name"])
-        else:
-            raise AssertionError("the disk was never full")
+        refused = until_refused(agentd, name, made)
         if room == 0:
             with pytest.raises(dbus.DBusException) as e:
                 agentd.call("ExecuteAgent", agent, "x" * 100000, options())
             assert e.value.get_dbus_name() == NO_SPACE
         known = [str(a[0]) for a in agentd.call("ListAgents")]
-        assert set(made) <= set(known) and definition["name"] not in known
+        assert set(made) <= set(known) and refused not in known
         go(unit)
         wait_until(lambda: show(unit, "SubState") != "running", "the end of the run's program")
     assert agentd.finish(slow)[0] == "success"
     for n in made:
         agentd.call("RemoveAgent", n)
     works(agentd, agent)
+
+
+def test_an_end_that_cannot_be_stored_is_known_to_the_next(agentd, disk, agent, unique):
+    """PID 1 has only the status of the run's first process, which is not that of its command, or none at all."""
+    path = agentd.execute(agent, "until [ -e /home/agent/go ]; do sleep 0.1; done; kill -SEGV $$")
+    agentd.wait_state(path, "running")
+    unit, made = str(agentd.get(path, "Unit")), []
+    with disk.full(0):
+        until_refused(agentd, unique(), made)
+        go(unit)
+        folder = pathlib.Path(f"{RUNTIME}/runs/{agentd.run_id(path)}")
+        wait_until(lambda: not folder.exists(), "the end of the run's folder")
+        assert str(agentd.get(path, "State")) == "running"
+        kill("agentd.service")
+    assert agentd.finish(path)[0] == "signal" and agentd.receipt(path)["signal"] == 11
+    for n in made:
+        agentd.call("RemoveAgent", n)
+    wait_until(lambda: not os.listdir(f"{RUNTIME}/ended"), "the end of what was kept for that")
 
 
 @pytest.mark.parametrize("room", [0, "inodes"])
