@@ -136,7 +136,7 @@ def test_each_setting_is_known_to_both(caller, target, unit):
     with bridge_config(sample + "[Bridge]\nNoSuchKey=1\n"):
         systemctl("restart", unit)
         invocation = show(unit, "InvocationID")
-        told = run("journalctl", "--no-pager", "--output=cat", f"_SYSTEMD_INVOCATION_ID={invocation}").stdout
+        told = journal("--output=cat", f"_SYSTEMD_INVOCATION_ID={invocation}")
         assert [line for line in told.splitlines() if "95-test.conf" in line and "NoSuchKey" not in line] == []
         assert "NoSuchKey" in told
     systemctl("restart", unit)

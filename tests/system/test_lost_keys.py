@@ -11,7 +11,7 @@ import shutil
 import pytest
 
 import inside
-from client import MANAGER, MANAGER_PATH, agentctl, run, show, systemctl, wait_until
+from client import MANAGER, MANAGER_PATH, agentctl, journal, run, show, systemctl, wait_until
 
 SECRET = pathlib.Path("/var/lib/systemd/credential.secret")
 STORE = pathlib.Path("/etc/credstore.encrypted")
@@ -23,8 +23,7 @@ STRONG_ROOM = "agent-credentiald.service"
 
 
 def told(message_id):
-    run("journalctl", "--sync")
-    return run("journalctl", "-b", "-o", "cat", f"MESSAGE_ID={message_id}").stdout.splitlines()
+    return journal("-b", "-o", "cat", f"MESSAGE_ID={message_id}").splitlines()
 
 
 def state(agentd):
@@ -148,7 +147,7 @@ def test_credentials_whose_key_cannot_be_opened(agentd, held, lost):
         wait_until(lambda: int(show(STRONG_ROOM, "NRestarts")) > count + 1, "another try", every=0.2)
         new = told(CREDENTIALS_PROBLEM)[messages:]
         assert len(new) == 1 and "none is lost" in new[0] and "from a backup" in new[0], new
-        assert new[0] in run("journalctl", "-b", "-u", STRONG_ROOM).stdout
+        assert new[0] in journal("-b", "-u", STRONG_ROOM)
         assert show("agent-credentiald.socket", "ActiveState") == "active"
         assert sealed() == before and (lost == SECRET) == SEALING.exists()
     wait_until(lambda: show(STRONG_ROOM, "ActiveState") == "active", "the strong room")
