@@ -248,8 +248,8 @@ bool run_never_began(const Run *run, const UnitResult *u) {
         _cleanup_free_ char *path = exit_record_path(run);
         struct stat st;
 
-        return path && streq(u->result, "success") && u->code == CLD_EXITED && u->status == 0 && stat(path, &st) >= 0 &&
-               st.st_size == 0;
+        return path && streq(u->result, "success") && u->code != CLD_KILLED && u->code != CLD_DUMPED && u->status == 0 &&
+               stat(path, &st) >= 0 && st.st_size == 0;
 }
 
 /*
