@@ -13,7 +13,8 @@
 
 /* The strong room may have to fetch an access token first. */
 #define TIMEOUT_USEC (60 * USEC_PER_SEC)
-#define ANSWERS_PER_TURN 64U
+#define ANSWERS_PER_TURN 8U /* packets of them */
+#define FLUSH_AT 8U         /* questions that wait for others of the same turn */
 #define BUCKETS 256U
 
 struct MaterialCall {
@@ -33,7 +34,10 @@ struct MaterialClient {
         HubWatch io;
         sd_event_source *timer;
         MaterialCall *first, *last, *buckets[BUCKETS];
+        MaterialCall *first_unsent; /* and all behind it */
         size_t n, n_unsent;
+        bool blocked; /* the socket takes no more at the moment */
+        HubTask flush;
         uint64_t cookie;
         char *buf; /* an answer that is being read */
 };
@@ -46,11 +50,16 @@ void material_done(Material *m) {
         *m = (Material) {};
 }
 
+static void on_flush(void *userdata);
+
 int material_client_new(Bridge *b, MaterialClient **ret) {
         MaterialClient *c = calloc(1, sizeof(MaterialClient));
         if (!c)
                 return -ENOMEM;
-        *c = (MaterialClient) { .bridge = b, .fd = -EBADF, .buf = malloc(MATERIAL_ANSWER_MAX) };
+        *c = (MaterialClient) {
+                .bridge = b, .fd = -EBADF, .buf = malloc(MATERIAL_ANSWER_MAX),
+                .flush = { .callback = on_flush, .userdata = c },
+        };
         if (!c->buf) {
                 free(c);
                 return -ENOMEM;
@@ -61,7 +70,9 @@ int material_client_new(Bridge *b, MaterialClient **ret) {
 
 static void client_close(MaterialClient *c) {
         hub_watch_remove(&c->io);
+        hub_task_cancel(c->bridge->hub, &c->flush);
         c->fd = safe_close(c->fd);
+        c->blocked = false;
 }
 
 MaterialClient *material_client_free(MaterialClient *c) {
@@ -81,6 +92,8 @@ static void drop_unsent(MaterialCall *q) {
         explicit_bzero(q->unsent, q->unsent_size);
         q->unsent = mfree(q->unsent);
         q->client->n_unsent--;
+        if (q->client->first_unsent == q)
+                q->client->first_unsent = q->next;
 }
 
 MaterialCall *material_call_free(MaterialCall *q) {
@@ -143,56 +156,100 @@ static int material_read(const MaterialAnswer *a, Material *ret) {
         return r;
 }
 
-/* 0: nothing there. */
-static int read_answer(MaterialClient *c) {
-        MaterialAnswer a;
+static void take_answer(MaterialClient *c, const MaterialAnswer *a) {
+        MaterialCall *q = find_call(c, a->cookie); /* NULL: it was given up */
+        MaterialStatus status = a->status;
         Material m = {};
 
-        ssize_t n = recv(c->fd, c->buf, MATERIAL_ANSWER_MAX, MSG_DONTWAIT | MSG_TRUNC);
-        if (n < 0 && (errno == EAGAIN || errno == EINTR))
-                return 0;
-        if (n <= 0)
-                return n < 0 ? -errno : -ECONNRESET;
-        if ((size_t) n > MATERIAL_ANSWER_MAX || material_answer_decode(c->buf, (size_t) n, &a) < 0) {
-                log_warning("The strong room's answer makes no sense.");
-                explicit_bzero(c->buf, MIN((size_t) n, MATERIAL_ANSWER_MAX));
-                return -EBADMSG;
-        }
-
-        MaterialCall *q = find_call(c, a.cookie); /* NULL: it was given up */
-        MaterialStatus status = a.status;
         if (q && status == MATERIAL_OK) {
-                int r = material_read(&a, &m);
+                int r = material_read(a, &m);
                 if (r < 0) {
                         log_warning_errno(r, "The strong room's answer cannot be used: %m");
                         status = MATERIAL_UNAVAILABLE;
                         material_done(&m);
                 }
         }
-        explicit_bzero(c->buf, (size_t) n);
         if (q)
                 call_end(q, status, &m);
         material_done(&m);
+}
+
+/* 0: nothing there. */
+static int read_answers(MaterialClient *c) {
+        MaterialAnswer answers[MATERIAL_BATCH_MAX];
+
+        ssize_t n = recv(c->fd, c->buf, MATERIAL_ANSWER_MAX, MSG_DONTWAIT | MSG_TRUNC);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+                return 0;
+        if (n <= 0)
+                return n < 0 ? -errno : -ECONNRESET;
+        int k = (size_t) n > MATERIAL_ANSWER_MAX ? -EBADMSG : material_answers_decode(c->buf, (size_t) n, answers);
+        if (k < 0) {
+                log_warning("The strong room's answer makes no sense.");
+                explicit_bzero(c->buf, MIN((size_t) n, MATERIAL_ANSWER_MAX));
+                return -EBADMSG;
+        }
+
+        for (int i = 0; i < k; i++)
+                take_answer(c, answers + i);
+        explicit_bzero(c->buf, (size_t) n);
         return 1;
 }
 
+/* One packet. 1: it went out. 0: it has to wait, or nobody is there any more to take it; the loop finds out at once, and
+ * all who wait ask anew. */
+static int send_packet(MaterialClient *c, const void *packet, size_t size) {
+        if (send(c->fd, packet, size, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
+                return 1;
+        if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN)
+                return 0;
+        if (errno != EAGAIN && errno != ENOBUFS)
+                return -errno;
+        c->blocked = true;
+        return hub_watch_set(&c->io, EPOLLIN | EPOLLOUT);
+}
+
+/* As many in one packet as it takes. */
 static int send_unsent(MaterialClient *c) {
-        for (MaterialCall *q = c->first; q && c->n_unsent > 0; q = q->next) {
-                if (!q->unsent)
-                        continue;
-                if (send(c->fd, q->unsent, q->unsent_size, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-                        return errno == EAGAIN || errno == ENOBUFS ? 0 : -errno;
-                drop_unsent(q);
+        char packet[MATERIAL_BATCH_SIZE];
+        int r = 1;
+
+        while (r > 0 && c->first_unsent) {
+                size_t size = 0, n = 0;
+
+                for (MaterialCall *q = c->first_unsent; q && n < MATERIAL_BATCH_MAX; q = q->next, n++) {
+                        if (q->unsent_size > sizeof(packet) - size)
+                                break;
+                        memcpy(packet + size, q->unsent, q->unsent_size);
+                        size += q->unsent_size;
+                }
+                r = send_packet(c, packet, size);
+                for (; r > 0 && n > 0; n--)
+                        drop_unsent(c->first_unsent);
+                explicit_bzero(packet, size);
         }
-        return hub_watch_set(&c->io, c->n_unsent > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
+        return MIN(r, 0);
+}
+
+static void on_flush(void *userdata) {
+        MaterialClient *c = userdata;
+
+        if (c->fd >= 0 && !c->blocked && send_unsent(c) < 0)
+                client_fail(c);
 }
 
 static void on_io(uint32_t revents, void *userdata) {
         MaterialClient *c = userdata;
-        int r = c->n_unsent > 0 ? send_unsent(c) : 0;
+        int r = 0;
 
+        if (c->blocked && (revents & EPOLLOUT)) {
+                c->blocked = false;
+                r = hub_watch_set(&c->io, EPOLLIN);
+                if (r >= 0)
+                        r = send_unsent(c);
+        }
         for (unsigned i = 0; r >= 0 && i < ANSWERS_PER_TURN && c->fd >= 0; i++) {
-                r = read_answer(c);
+                r = read_answers(c);
                 if (r == 0 || c->n == 0) /* nobody waits for another */
                         break;
         }
@@ -258,6 +315,24 @@ static int arm_timer(MaterialClient *c) {
         return r < 0 ? r : sd_event_source_set_enabled(c->timer, SD_EVENT_ONESHOT);
 }
 
+static int keep_unsent(MaterialCall *q, const void *packet, size_t size) {
+        MaterialClient *c = q->client;
+
+        q->unsent = malloc(size);
+        if (!q->unsent)
+                return -ENOMEM;
+        memcpy(q->unsent, packet, size);
+        q->unsent_size = size;
+        if (c->n_unsent++ == 0)
+                c->first_unsent = q;
+        if (c->blocked)
+                return 0;
+        if (c->n_unsent >= FLUSH_AT)
+                return send_unsent(c);
+        hub_task_queue(c->bridge->hub, &c->flush);
+        return 0;
+}
+
 static int ask(Bridge *b, MaterialVerb verb, const LiveRun *live, const Service *service, const char *token,
                uint64_t generation, material_callback_t callback, void *userdata, MaterialCall **ret) {
         MaterialClient *c = b->material;
@@ -290,25 +365,15 @@ static int ask(Bridge *b, MaterialVerb verb, const LiveRun *live, const Service 
                                 .service = service->name, .token = token,
                         },
                         packet, sizeof(packet));
+        /* At once where it is the only one. Where more is being looked at in this turn, there may be more to ask. */
         if (n < 0)
                 r = (int) n;
-        else if (c->n_unsent > 0)
-                r = -EAGAIN;
-        else
-                r = send(c->fd, packet, (size_t) n, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
-        if (r == -EAGAIN || r == -ENOBUFS) {
-                q->unsent = malloc((size_t) n);
-                r = -ENOMEM;
-                if (q->unsent) {
-                        memcpy(q->unsent, packet, (size_t) n);
-                        q->unsent_size = (size_t) n;
-                        c->n_unsent++;
-                        r = hub_watch_set(&c->io, EPOLLIN | EPOLLOUT);
-                }
-        } else if (r == -EPIPE || r == -ECONNRESET || r == -ENOTCONN)
-                r = 0; /* the other end went away: the loop finds out at once, and all who wait ask anew */
-        if (n > 0)
+        else {
+                r = c->n_unsent == 0 && !event_hub_has_more(b->hub) ? send_packet(c, packet, (size_t) n) : 0;
+                if (r == 0)
+                        r = keep_unsent(q, packet, (size_t) n);
                 explicit_bzero(packet, (size_t) n);
+        }
         if (r < 0) {
                 material_call_free(q);
                 return r;

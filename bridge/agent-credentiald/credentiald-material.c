@@ -20,7 +20,7 @@
 #define REQUESTS_MAX 8192U
 #define CONNECTIONS_MAX 64U
 #define FORGET_USEC (30 * USEC_PER_SEC) /* opened credentials that nobody asks for */
-#define QUESTIONS_PER_TURN 64U /* then the loop's other sources have theirs */
+#define PACKETS_PER_TURN 8U /* then the loop's other sources have theirs */
 
 /* An answer that the socket did not take yet. */
 typedef struct Unsent {
@@ -118,23 +118,61 @@ static int link_send(MaterialLink *l, const void *packet, size_t size) {
         return 0;
 }
 
-static void link_answer(MaterialLink *l, const MaterialAnswer *a) {
-        char *buf = secret_buffer(l->daemon->packet);
-        ssize_t n = material_answer_encode(a, buf, secret_size(l->daemon->packet));
+static void link_break(MaterialLink *l, int error) {
+        log_debug_errno(error, "The bridge cannot be answered: %m");
+        l->broken = true;
+        (void) shutdown(l->fd, SHUT_RDWR); /* seen by the link's own handler, and by the bridge */
+}
 
-        int r = n < 0 ? (int) n : link_send(l, buf, (size_t) n);
-        if (n > 0)
-                explicit_bzero(buf, (size_t) n);
-        if (r == -EMSGSIZE && a->status == MATERIAL_OK) { /* of the packet, or of the socket (net.core.wmem_max) */
-                log_warning("A credential is too large to be handed out.");
-                link_answer(l, &(MaterialAnswer) { .status = MATERIAL_UNUSABLE, .cookie = a->cookie });
+/* Answers that were gathered. */
+static int link_send_answers(MaterialLink *l) {
+        Credentiald *c = l->daemon;
+        size_t size = c->packet_size;
+
+        if (size == 0)
+                return 0;
+        int r = link_send(l, secret_data(c->packet), size);
+        explicit_bzero(secret_buffer(c->packet), size);
+        c->packet_size = c->packet_answers = 0;
+        return r;
+}
+
+static int link_answer_alone(MaterialLink *l, const MaterialAnswer *a) {
+        Credentiald *c = l->daemon;
+
+        ssize_t n = material_answer_encode(a, secret_buffer(c->packet), secret_size(c->packet));
+        if (n < 0)
+                return (int) n;
+        c->packet_size = (size_t) n;
+        return link_send_answers(l);
+}
+
+/* To the others of the same packet, where it fits there. */
+static void link_answer(MaterialLink *l, const MaterialAnswer *a) {
+        Credentiald *c = l->daemon;
+
+        if (c->answering && c->answering != l) {
+                int r = link_send_answers(c->answering);
+                if (r < 0)
+                        link_break(c->answering, r);
+        }
+        ssize_t n = c->answering == l && c->packet_answers < MATERIAL_BATCH_MAX ?
+                            material_answer_encode(a, secret_buffer(c->packet) + c->packet_size,
+                                                   MATERIAL_BATCH_SIZE - c->packet_size) : -EMSGSIZE;
+        if (n >= 0) {
+                c->packet_size += (size_t) n;
+                c->packet_answers++;
                 return;
         }
-        if (r < 0) {
-                log_debug_errno(r, "The bridge cannot be answered: %m");
-                l->broken = true;
-                (void) shutdown(l->fd, SHUT_RDWR); /* seen by the link's own handler, and by the bridge */
+        int r = link_send_answers(l);
+        if (r >= 0)
+                r = link_answer_alone(l, a);
+        if (r == -EMSGSIZE && a->status == MATERIAL_OK) { /* of the packet, or of the socket (net.core.wmem_max) */
+                log_warning("A credential is too large to be handed out.");
+                r = link_answer_alone(l, &(MaterialAnswer) { .status = MATERIAL_UNUSABLE, .cookie = a->cookie });
         }
+        if (r < 0)
+                link_break(l, r);
 }
 
 static void answer_status(MaterialLink *l, uint64_t cookie, MaterialStatus status) {
@@ -323,6 +361,16 @@ static void answer_question(MaterialLink *l, const MaterialQuestion *p) {
         }
 }
 
+static void answer_questions(MaterialLink *l, const MaterialQuestion *questions, size_t n) {
+        l->daemon->answering = l;
+        for (size_t i = 0; i < n && !l->broken; i++)
+                answer_question(l, questions + i);
+        l->daemon->answering = NULL;
+        int r = link_send_answers(l);
+        if (r < 0)
+                link_break(l, r);
+}
+
 static void link_flush(MaterialLink *l) {
         for (Unsent *u; (u = l->first);) {
                 if (send(l->fd, secret_data(u->packet), secret_size(u->packet), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
@@ -342,8 +390,8 @@ static int on_link(sd_event_source *source, int fd, uint32_t revents, void *user
 
         if (l->first)
                 link_flush(l);
-        for (unsigned i = 0; i < QUESTIONS_PER_TURN && !l->first && !l->broken; i++) {
-                MaterialQuestion q;
+        for (unsigned i = 0; i < PACKETS_PER_TURN && !l->first && !l->broken; i++) {
+                MaterialQuestion questions[MATERIAL_BATCH_MAX];
                 ssize_t n = recv(fd, buf, secret_size(l->daemon->question), MSG_DONTWAIT | MSG_TRUNC);
 
                 if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -352,12 +400,13 @@ static int on_link(sd_event_source *source, int fd, uint32_t revents, void *user
                         l->broken = true;
                         break;
                 }
-                if ((size_t) n > secret_size(l->daemon->question) ||
-                    material_question_decode(buf, (size_t) n, &q) < 0) {
+                int k = (size_t) n > secret_size(l->daemon->question) ?
+                                -EBADMSG : material_questions_decode(buf, (size_t) n, questions);
+                if (k < 0) {
                         log_warning("What the bridge asks makes no sense; its connection is closed.");
                         l->broken = true;
                 } else
-                        answer_question(l, &q);
+                        answer_questions(l, questions, (size_t) k);
                 explicit_bzero(buf, MIN((size_t) n, secret_size(l->daemon->question)));
         }
         if (l->broken)

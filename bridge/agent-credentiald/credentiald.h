@@ -46,6 +46,8 @@ typedef struct Credentiald {
         MaterialLink *links;
         size_t n_links;
         Secret *question, *packet; /* buffers of the one that is being read, or written */
+        MaterialLink *answering; /* several questions of this link: their answers go together */
+        size_t packet_size, packet_answers; /* those that are in PACKET */
         MaterialRequest *requests; /* that wait for an access token */
         size_t n_requests;
 

@@ -152,6 +152,10 @@ void hub_watch_remove(HubWatch *w) {
         *w = (HubWatch) {};
 }
 
+bool event_hub_has_more(const EventHub *h) {
+        return h->at < h->n;
+}
+
 void hub_task_queue(EventHub *h, HubTask *t) {
         if (t->queued)
                 return;

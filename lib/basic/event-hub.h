@@ -51,5 +51,8 @@ int hub_watch_set(HubWatch *w, uint32_t events);
 /* Before its fd is closed. Does nothing for one that was never added. */
 void hub_watch_remove(HubWatch *w);
 
+/* From within a callback of a watch: whether others have their turn after it, before the tasks. */
+bool event_hub_has_more(const EventHub *h);
+
 void hub_task_queue(EventHub *h, HubTask *t);
 void hub_task_cancel(EventHub *h, HubTask *t);

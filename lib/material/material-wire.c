@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 
-/* See material-wire.h. A packet is a header of fixed size, then strings: their length with the NUL, the bytes, the NUL.
- */
+/* See material-wire.h. A question or answer is a header of fixed size, which says how long the whole is, then strings:
+ * their length with the NUL, the bytes, the NUL. */
 
 #include "material/material-wire.h"
 
-#define MAGIC 0x314d4741U /* "AGM1" */
+#define MAGIC 0x324d4741U /* "AGM2" */
 
 typedef struct Header {
         uint32_t magic, what; /* verb, or status */
+        uint32_t size;
+        uint16_t n_headers, n_redact;
         uint64_t cookie, generation, expires_usec;
-        uint32_t n_headers, n_redact;
 } Header;
 
 typedef struct Cursor {
@@ -49,33 +50,41 @@ static const char *get(Cursor *c) {
         return "";
 }
 
-static Cursor encode_header(const Header *h, void *buf, size_t size) {
-        if (size < sizeof(*h))
+static Cursor encode_begin(void *buf, size_t size) {
+        if (size < sizeof(Header))
                 return (Cursor) { .bad = true };
+        return (Cursor) { .p = (char *) buf + sizeof(Header), .left = size - sizeof(Header) };
+}
+
+static ssize_t encode_end(const Cursor *c, void *buf, Header *h) {
+        if (c->bad)
+                return -EMSGSIZE;
+        h->size = (uint32_t) (c->p - (char *) buf);
         memcpy(buf, h, sizeof(*h));
-        return (Cursor) { .p = (char *) buf + sizeof(*h), .left = size - sizeof(*h) };
+        return (ssize_t) h->size;
 }
 
 static Cursor decode_header(const void *buf, size_t size, Header *ret) {
         if (size < sizeof(*ret))
                 return (Cursor) { .bad = true };
         memcpy(ret, buf, sizeof(*ret));
-        return (Cursor) {
-                .p = (char *) buf + sizeof(*ret), .left = size - sizeof(*ret), .bad = ret->magic != MAGIC,
-        };
+        if (ret->magic != MAGIC || ret->size < sizeof(*ret) || ret->size > size)
+                return (Cursor) { .bad = true };
+        return (Cursor) { .p = (char *) buf + sizeof(*ret), .left = ret->size - sizeof(*ret) };
 }
 
 ssize_t material_question_encode(const MaterialQuestion *q, void *buf, size_t size) {
         Header h = { .magic = MAGIC, .what = q->verb, .cookie = q->cookie, .generation = q->generation };
-        Cursor c = encode_header(&h, buf, MIN(size, MATERIAL_QUESTION_MAX));
+        Cursor c = encode_begin(buf, MIN(size, MATERIAL_QUESTION_MAX));
 
         put(&c, q->run);
         put(&c, q->service);
         put(&c, q->token);
-        return c.bad ? -EMSGSIZE : c.p - (char *) buf;
+        return encode_end(&c, buf, &h);
 }
 
-int material_question_decode(const void *buf, size_t size, MaterialQuestion *ret) {
+/* The first that is there: its size. */
+static ssize_t question_decode(const char *buf, size_t size, MaterialQuestion *ret) {
         MaterialQuestion q;
         Header h = {};
         Cursor c = decode_header(buf, size, &h);
@@ -85,19 +94,35 @@ int material_question_decode(const void *buf, size_t size, MaterialQuestion *ret
         q.service = get(&c);
         q.token = get(&c);
         if (c.bad || c.left > 0 || (h.what != MATERIAL_GET && h.what != MATERIAL_INVALIDATE) || h.expires_usec != 0 ||
-            h.n_headers != 0 || h.n_redact != 0 || size > MATERIAL_QUESTION_MAX)
+            h.n_headers != 0 || h.n_redact != 0)
                 return -EBADMSG;
         *ret = q;
-        return 0;
+        return (ssize_t) h.size;
+}
+
+int material_questions_decode(const void *buf, size_t size, MaterialQuestion ret[static MATERIAL_BATCH_MAX]) {
+        const char *p = buf, *end = p + size;
+        int n = 0;
+
+        if (size == 0 || size > MATERIAL_QUESTION_MAX)
+                return -EBADMSG;
+        while (p < end) {
+                ssize_t k = n < (int) MATERIAL_BATCH_MAX ? question_decode(p, (size_t) (end - p), ret + n) : -EBADMSG;
+                if (k < 0)
+                        return (int) k;
+                p += k;
+                n++;
+        }
+        return n;
 }
 
 ssize_t material_answer_encode(const MaterialAnswer *a, void *buf, size_t size) {
         Header h = {
                 .magic = MAGIC, .what = a->status, .cookie = a->cookie, .generation = a->generation,
-                .expires_usec = a->expires_usec, .n_headers = (uint32_t) a->n_headers,
-                .n_redact = (uint32_t) a->n_redact,
+                .expires_usec = a->expires_usec, .n_headers = (uint16_t) a->n_headers,
+                .n_redact = (uint16_t) a->n_redact,
         };
-        Cursor c = encode_header(&h, buf, MIN(size, MATERIAL_ANSWER_MAX));
+        Cursor c = encode_begin(buf, MIN(size, MATERIAL_ANSWER_MAX));
 
         for (size_t i = 0; i < a->n_headers; i++) {
                 put(&c, a->headers[i].name);
@@ -105,17 +130,16 @@ ssize_t material_answer_encode(const MaterialAnswer *a, void *buf, size_t size) 
         }
         for (size_t i = 0; i < a->n_redact; i++)
                 put(&c, a->redact[i]);
-        return c.bad ? -EMSGSIZE : c.p - (char *) buf;
+        return encode_end(&c, buf, &h);
 }
 
-int material_answer_decode(const void *buf, size_t size, MaterialAnswer *ret) {
+static ssize_t answer_decode(const char *buf, size_t size, MaterialAnswer *ret) {
         MaterialAnswer a;
         Header h = {};
         Cursor c = decode_header(buf, size, &h);
 
         if (c.bad || h.what >= _MATERIAL_STATUS_MAX || h.n_headers > MATERIAL_HEADERS_MAX ||
-            h.n_redact > MATERIAL_REDACT_MAX || (h.what != MATERIAL_OK && (h.n_headers > 0 || h.n_redact > 0)) ||
-            size > MATERIAL_ANSWER_MAX)
+            h.n_redact > MATERIAL_REDACT_MAX || (h.what != MATERIAL_OK && (h.n_headers > 0 || h.n_redact > 0)))
                 return -EBADMSG;
         a = (MaterialAnswer) {
                 .status = (MaterialStatus) h.what, .cookie = h.cookie, .expires_usec = h.expires_usec,
@@ -130,5 +154,21 @@ int material_answer_decode(const void *buf, size_t size, MaterialAnswer *ret) {
         if (c.bad || c.left > 0)
                 return -EBADMSG;
         *ret = a;
-        return 0;
+        return (ssize_t) h.size;
+}
+
+int material_answers_decode(const void *buf, size_t size, MaterialAnswer ret[static MATERIAL_BATCH_MAX]) {
+        const char *p = buf, *end = p + size;
+        int n = 0;
+
+        if (size == 0 || size > MATERIAL_ANSWER_MAX)
+                return -EBADMSG;
+        while (p < end) {
+                ssize_t k = n < (int) MATERIAL_BATCH_MAX ? answer_decode(p, (size_t) (end - p), ret + n) : -EBADMSG;
+                if (k < 0)
+                        return (int) k;
+                p += k;
+                n++;
+        }
+        return n;
 }

@@ -3,10 +3,10 @@
 
 /*
  * What bridge and strong room say to each other, over a socket of packets (SOCK_SEQPACKET): a question names a run, a
- * service and the run's own token, its answer says what to attach to one request. One packet each; answers come in any
- * order and bear the cookie of their question, so one connection serves all requests and none waits for another's
- * access token. Both ends are ours and on one host; all the same each checks every packet, and closes where one makes
- * no sense.
+ * service and the run's own token, its answer says what to attach to one request. Answers come in any order and bear the
+ * cookie of their question, so one connection serves all requests and none waits for another's access token. A packet
+ * holds one of them, or several where several are there at the same time. Both ends are ours and on one host; all the
+ * same each checks every packet, as a whole before anything in it counts, and closes where one makes no sense.
  *
  * It is this simple because it is paid for by every request: the same in JSON took more time than all else that the
  * strong room does.
@@ -16,6 +16,8 @@
 
 #define MATERIAL_QUESTION_MAX ((size_t) 16 * 1024)
 #define MATERIAL_ANSWER_MAX ((size_t) 320 * 1024)
+#define MATERIAL_BATCH_MAX 32U /* questions, or answers, in one packet */
+#define MATERIAL_BATCH_SIZE ((size_t) 16 * 1024) /* of several together */
 #define MATERIAL_SNDBUF (1024 * 1024) /* as much of it as the system grants: an answer is one packet */
 #define MATERIAL_HEADERS_MAX 4U
 #define MATERIAL_REDACT_MAX 4U
@@ -60,6 +62,7 @@ typedef struct MaterialAnswer {
 /* Number of bytes, or -EMSGSIZE. */
 ssize_t material_question_encode(const MaterialQuestion *q, void *buf, size_t size);
 ssize_t material_answer_encode(const MaterialAnswer *a, void *buf, size_t size);
-/* Strings of *RET point into BUF. -EBADMSG for everything that the functions above would not have made. */
-int material_question_decode(const void *buf, size_t size, MaterialQuestion *ret);
-int material_answer_decode(const void *buf, size_t size, MaterialAnswer *ret);
+/* All that are in a packet, one behind another, and nothing else; their number. Strings of RET point into BUF. -EBADMSG
+ * for everything that the functions above would not have made. */
+int material_questions_decode(const void *buf, size_t size, MaterialQuestion ret[static MATERIAL_BATCH_MAX]);
+int material_answers_decode(const void *buf, size_t size, MaterialAnswer ret[static MATERIAL_BATCH_MAX]);

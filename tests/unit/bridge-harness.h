@@ -180,31 +180,26 @@ static void agentd_start(void) {
 
 /* ---- the strong room ---- */
 
-static unsigned n_get, n_invalidate;
+static unsigned n_get, n_invalidate, n_packets;
 static MaterialStatus material_error;
 static const char *material_value;
 static unsigned generation = 1;
 static sd_event_source *strong_room, *strong_room_links[8];
 static size_t n_strong_room_links;
 
-static int on_question(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
-        char buf[MATERIAL_QUESTION_MAX], packet[4096], value[128];
-        MaterialQuestion q;
+static size_t answer_question(const MaterialQuestion *q, char *packet, size_t size) {
+        char value[128];
 
-        ssize_t n = recv(fd, buf, sizeof(buf), MSG_DONTWAIT);
-        if (n <= 0)
-                return sd_event_source_set_enabled(source, SD_EVENT_OFF);
-        assert(material_question_decode(buf, (size_t) n, &q) == 0);
-        assert(*q.run && *q.service && streq(q.token, token_a));
+        assert(*q->run && *q->service && streq(q->token, token_a));
 
-        MaterialAnswer a = { .cookie = q.cookie, .status = q.verb == MATERIAL_GET ? material_error : MATERIAL_OK };
-        if (q.verb == MATERIAL_INVALIDATE) {
+        MaterialAnswer a = { .cookie = q->cookie, .status = q->verb == MATERIAL_GET ? material_error : MATERIAL_OK };
+        if (q->verb == MATERIAL_INVALIDATE) {
                 n_invalidate++;
-                assert(q.generation == generation);
+                assert(q->generation == generation);
                 generation++;
         } else
                 n_get++;
-        if (q.verb == MATERIAL_GET && a.status == MATERIAL_OK) {
+        if (q->verb == MATERIAL_GET && a.status == MATERIAL_OK) {
                 snprintf(value, sizeof(value), "Bearer %s", generation == 1 ? SECRET : "second-" SECRET);
                 a.headers[0].name = "Authorization";
                 a.headers[0].value = material_value ?: value;
@@ -212,8 +207,25 @@ static int on_question(sd_event_source *source, int fd, uint32_t revents, void *
                 a.n_headers = a.n_redact = 1;
                 a.generation = generation;
         }
-        n = material_answer_encode(&a, packet, sizeof(packet));
-        assert(n > 0 && send(fd, packet, (size_t) n, MSG_NOSIGNAL) == n);
+        ssize_t n = material_answer_encode(&a, packet, size);
+        assert(n > 0);
+        return (size_t) n;
+}
+
+static int on_question(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
+        char buf[MATERIAL_QUESTION_MAX], packet[MATERIAL_BATCH_SIZE];
+        MaterialQuestion questions[MATERIAL_BATCH_MAX];
+        size_t size = 0;
+
+        ssize_t n = recv(fd, buf, sizeof(buf), MSG_DONTWAIT);
+        if (n <= 0)
+                return sd_event_source_set_enabled(source, SD_EVENT_OFF);
+        int k = material_questions_decode(buf, (size_t) n, questions);
+        assert(k > 0);
+        n_packets++;
+        for (int i = 0; i < k; i++)
+                size += answer_question(questions + i, packet + size, sizeof(packet) - size);
+        assert(send(fd, packet, size, MSG_NOSIGNAL) == (ssize_t) size);
         return 0;
 }
 

@@ -173,6 +173,26 @@ static void test_silence(void) {
         pump();
 }
 
+/* What is to be asked at the same time is asked together, and each call has its own answer. */
+static void test_together(void) {
+        enum { N = 12 };
+        unsigned asked = n_get, packets = n_packets;
+        int fds[N];
+
+        n_pieces = 0;
+        for (unsigned i = 0; i < N; i++)
+                fds[i] = begin("k");
+        while (n_pieces < N)
+                assert(sd_event_run(bridge->event, UINT64_MAX) >= 0);
+        assert(n_get == asked + N);
+        assert(n_packets < packets + N);
+        for (unsigned i = 0; i < N; i++) {
+                assert(streq(http_head_get(http_request_head(pieces[i]), "authorization"), "Bearer " SECRET));
+                safe_close(fds[i]);
+        }
+        pump();
+}
+
 static size_t resident(void) {
         unsigned long size, pages;
         FILE *f = fopen("/proc/self/statm", "re");
@@ -452,6 +472,7 @@ int main(void) {
         test_at_once("s");
         test_at_once("k");
         test_silence();
+        test_together();
         test_framing();
         test_sizes();
         test_stuck();

@@ -149,13 +149,13 @@ static void ask(MaterialVerb verb, const char *run, const char *service, const c
 /* The strings are good until the next one. */
 static MaterialAnswer hear(void) {
         ssize_t n = recv(link_fd, buffer, sizeof(buffer), 0);
-        MaterialAnswer a;
+        MaterialAnswer a[MATERIAL_BATCH_MAX];
 
-        assert(n > 0 && material_answer_decode(buffer, (size_t) n, &a) == 0);
+        assert(n > 0 && material_answers_decode(buffer, (size_t) n, a) == 1);
         /* Whatever is refused, no secret is in the words. */
-        assert(a.status == MATERIAL_OK || (!memmem(buffer, (size_t) n, CANARY, strlen(CANARY)) &&
-                                           !memmem(buffer, (size_t) n, "eyJ", 3)));
-        return a;
+        assert(a[0].status == MATERIAL_OK || (!memmem(buffer, (size_t) n, CANARY, strlen(CANARY)) &&
+                                              !memmem(buffer, (size_t) n, "eyJ", 3)));
+        return a[0];
 }
 
 static MaterialAnswer get_full(const char *run, const char *service, const char *token, MaterialStatus expected) {
@@ -195,6 +195,49 @@ static void senseless(const void *packet, size_t size) {
         link_close();
         link_fd = good;
         given("bearer", "Bearer " CANARY);
+}
+
+static size_t add_question(char *packet, size_t at, const char *run, const char *service, const char *token) {
+        MaterialQuestion q = {
+                .verb = MATERIAL_GET, .cookie = ++cookie, .run = run, .service = service, .token = token,
+        };
+        ssize_t n = material_question_encode(&q, packet + at, MATERIAL_QUESTION_MAX - at);
+
+        assert(n > 0);
+        return at + (size_t) n;
+}
+
+/* Several in one packet: each is judged by itself, and answered together with the others. */
+static void several(void) {
+        char packet[MATERIAL_QUESTION_MAX];
+        MaterialAnswer a[MATERIAL_BATCH_MAX];
+        uint64_t first = cookie + 1;
+        size_t n = 0;
+
+        n = add_question(packet, n, alice_run.id, "bearer", alice_run.token);
+        n = add_question(packet, n, alice_run.id, "other", alice_run.token);
+        n = add_question(packet, n, bob_run.id, "bearer", alice_run.token);
+        n = add_question(packet, n, bob_run.id, "bearer", bob_run.token);
+        n = add_question(packet, n, alice_run.id, "bearer", alice_run.token);
+        assert(send(link_fd, packet, n, MSG_NOSIGNAL) == (ssize_t) n);
+        ssize_t k = recv(link_fd, buffer, sizeof(buffer), 0);
+        assert(k > 0 && material_answers_decode(buffer, (size_t) k, a) == 5);
+        static const MaterialStatus expected[] = { MATERIAL_OK, MATERIAL_NOT_IN_SCOPE, MATERIAL_TOKEN_REFUSED,
+                                                   MATERIAL_NO_CREDENTIAL, MATERIAL_OK };
+        for (size_t i = 0; i < ELEMENTSOF(expected); i++) {
+                assert(a[i].cookie == first + i && a[i].status == expected[i]);
+                assert(a[i].n_headers == (expected[i] == MATERIAL_OK ? 1 : 0));
+                assert(a[i].n_headers == 0 || streq(a[i].headers[0].value, "Bearer " CANARY));
+        }
+
+        /* What makes no sense at the end has nothing before it answered; nor have more than there may be. */
+        n = add_question(packet, 0, alice_run.id, "bearer", alice_run.token);
+        memset(packet + n, 0, 64);
+        senseless(packet, n + 64);
+        n = 0;
+        for (unsigned i = 0; i <= MATERIAL_BATCH_MAX; i++)
+                n = add_question(packet, n, alice_run.id, "bearer", "x");
+        senseless(packet, n);
 }
 
 static void caller(void) {
@@ -242,6 +285,8 @@ static void caller(void) {
         senseless(packet, sizeof(packet));
         n = material_answer_encode(&(MaterialAnswer) { .status = MATERIAL_NO_CREDENTIAL }, packet, sizeof(packet));
         senseless(packet, (size_t) n);
+
+        several();
 
         /* Invalidate: by number, and it must be of the present one. */
         a = get_full(alice_run.id, "oauth", alice_run.token, MATERIAL_OK);
