@@ -22,7 +22,6 @@ typedef struct Hint {
 /* Only where the way out is a command; the messages of agentd itself say what is wrong. */
 static const Hint hints[] = {
         { "org.agentd1.Error.NoSuchAgent", "\"agentctl agent list\" shows what there is." },
-        { "org.agentd1.Error.AgentBusy", "\"agentctl runs --agent=NAME\" shows its runs." },
         { "org.agentd1.Error.NoSuchImage", "\"agentctl image list\" shows what there is." },
         { "org.agentd1.Error.NoSuchService", "\"agentctl service list\" shows what there is." },
         { "org.agentd1.Error.NoSuchRun", "\"agentctl runs\" shows what there is." },

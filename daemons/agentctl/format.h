@@ -31,3 +31,7 @@ const char *format_size(uint64_t bytes, char buf[static FORMAT_MAX]);
 const char *format_amount(uint64_t n, char buf[static FORMAT_MAX]);
 /* "sha256:0123456789ab": long enough to tell two apart by eye; other text as it is, cut to fit. */
 const char *format_digest(const char *digest, char buf[static FORMAT_MAX]);
+/* What a noun ends with that is counted. */
+static inline const char *format_plural(uint64_t n) {
+        return n == 1 ? "" : "s";
+}

@@ -272,8 +272,8 @@ int verb_env_prune(Client *c, int argc, char **argv) {
                 return r < 0 ? fail_errno(r, "Cannot make JSON") : output_json(c, v);
         }
         if (!client_quiet(c))
-                printf("%u generations and %u layers removed, %s freed.\n", generations, layers,
-                       format_size(bytes, size));
+                printf("%u generation%s and %u layer%s removed, %s freed.\n", generations, format_plural(generations),
+                       layers, format_plural(layers), format_size(bytes, size));
         return STATUS_SUCCESS;
 }
 
@@ -336,12 +336,15 @@ int verb_env_fsck(Client *c, int argc _unused_, char **argv _unused_) {
                        strempty(member(sd_json_variant_by_index(repaired, i), "digest")));
         unused = sd_json_variant_by_key(v, "unused");
         if (!client_quiet(c)) {
-                printf("%" PRIu64 " layers (%s) and %" PRIu64 " generations checked, %zu problems.\n",
-                       number(v, "layers"), format_size(number(v, "bytes"), size), number(v, "generations"),
-                       problems ? sd_json_variant_elements(problems) : 0);
-                if (unused && sd_json_variant_elements(unused) > 0)
-                        printf("%zu layers are needed by nobody: agentctl env prune.\n",
-                               sd_json_variant_elements(unused));
+                uint64_t layers = number(v, "layers"), generations = number(v, "generations");
+                size_t n = problems ? sd_json_variant_elements(problems) : 0;
+
+                printf("%" PRIu64 " layer%s (%s) and %" PRIu64 " generation%s checked, %zu problem%s.\n", layers,
+                       format_plural(layers), format_size(number(v, "bytes"), size), generations,
+                       format_plural(generations), n, format_plural(n));
+                n = unused ? sd_json_variant_elements(unused) : 0;
+                if (n > 0)
+                        printf("%zu layer%s needed by nobody: agentctl env prune.\n", n, n == 1 ? " is" : "s are");
         }
         return end.status;
 }

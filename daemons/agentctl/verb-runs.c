@@ -150,7 +150,7 @@ int verb_prune_runs(Client *c, int argc, char **argv) {
                 return r < 0 ? fail_errno(r, "Cannot make JSON") : output_json(c, v);
         }
         if (!client_quiet(c))
-                printf("%u runs %s, with %s.\n", runs, dry_run ? "would be removed" : "removed",
+                printf("%u run%s %s, with %s.\n", runs, format_plural(runs), dry_run ? "would be removed" : "removed",
                        format_size(bytes, size));
         return STATUS_SUCCESS;
 }

@@ -293,7 +293,9 @@ int method_remove_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         edit = edit_find(m, user, name);
         if (edit && edit->operation)
                 return sd_bus_error_setf(e, BUS_ERROR_AGENT_BUSY,
-                                         "The environment of \"%s\" is being edited. End the session first.", name);
+                                         "The environment of \"%s\" is being edited. End the session first: "
+                                         "agentctl env close AGENT.",
+                                         name);
         r = store_agent_remove(m->store, user, name);
         if (r >= 0 && edit)
                 edit_discard(edit);
@@ -301,7 +303,8 @@ int method_remove_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
                 return no_such_agent(e, user, name);
         if (r == -EBUSY)
                 return sd_bus_error_setf(e, BUS_ERROR_AGENT_BUSY,
-                                         "Agent \"%s\" has queued or live runs. Cancel them or wait for their end.",
+                                         "Agent \"%s\" has queued or live runs. Cancel them or wait for their end; "
+                                         "they are shown by: agentctl runs --agent=AGENT.",
                                          name);
         if (r < 0)
                 return bus_store_error(m, e, r);

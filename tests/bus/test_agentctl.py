@@ -412,6 +412,7 @@ def test_text_of_strangers(ctl):
 
 def test_store(ctl):
     assert "0 generations and 2 layers removed, 3.0K freed." in ctl("env", "prune").out
+    assert "1 generation and 2 layers removed, 3.0K freed." in ctl("env", "prune", "--keep=1").out
     for words in (["--keep=4"], ["--keep", "4"], ["analyst", "--keep", "4"]):
         assert ctl.json("env", "prune", *words)["generations"] == 4
     for words in (["--keep", "0"], ["--keep"], ["--keep=x"]):
@@ -419,7 +420,8 @@ def test_store(ctl):
     assert "does not take --keep=N." in ctl("run", "analyst", "--keep=3", status=2).err
     done = ctl("env", "fsck", status=1)
     assert "  root/a, generation 3 (head), sha256:" in done.out and "  image root/base" in done.out
-    assert "It is damaged." in done.err and "needed by nobody" in done.out
+    assert "4 layers (4.0K) and 7 generations checked, 1 problem." in done.out.splitlines()
+    assert "It is damaged." in done.err and "1 layer is needed by nobody: agentctl env prune." in done.out
     assert ctl.json("env", "fsck", status=1)["layers"] == 4
     assert "root/a" in ctl("env", "du").out and "nobody needs 1B" in ctl("env", "du").out
 
@@ -443,6 +445,7 @@ def test_export_and_import(ctl, tmp_path):
 
 def test_prune_runs(ctl):
     assert ctl("prune-runs", "--keep=5").out == "5 runs removed, with 2.0K.\n"
+    assert ctl("prune-runs", "--keep=1").out == "1 run removed, with 2.0K.\n"
     assert ctl("prune-runs", "analyst", "--keep", "5", "--dry-run").out == "5 runs would be removed, with 1.0K.\n"
     assert ctl.json("prune-runs", "--older-than=2min") == {"runs": 220, "bytes": 2048, "dry_run": False}
     assert ctl.json("prune-runs", "--keep=0", "--older-than=1h", "--dry-run")["runs"] == 3600
