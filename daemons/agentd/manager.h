@@ -24,6 +24,7 @@
 
 #define AGENTD_STATE_DIR "/var/lib/agentd"
 #define AGENTD_RUNTIME_DIR "/run/agentd"
+#define AGENTD_EMPTY_ROOT "/run/agent-root" /* by tmpfiles.d; of units that see what they name, and nothing else */
 #define BUS_NAME "org.agentd1"
 #define BUS_PATH "/org/agentd1"
 #define BUS_INTERFACE_MANAGER "org.agentd1.Manager"

@@ -162,6 +162,9 @@ static int append_paths(sd_bus_message *m, const Operation *o) {
         static const char *const programs[] = { "/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/proc" };
         _cleanup_free_ char *upper = NULL, *raw = NULL, *place = NULL;
 
+        /* Below a root that is empty already, not over the host's: there systemd would unmount what is mounted, each
+         * run's root among it, one by one, and look through all others after each. */
+        TRY(sd_bus_message_append(m, "(sv)(sv)", "RootDirectory", "s", AGENTD_EMPTY_ROOT, "BindLogSockets", "b", 0));
         /* Not beside ProtectSystem=strict, which has a say of its own about "/". */
         TRY(sd_bus_message_append(m, "(sv)", "TemporaryFileSystem", "a(ss)", 1, "/", "mode=0755,ro"));
         TRY(sd_bus_message_open_container(m, 'r', "sv"));

@@ -255,6 +255,16 @@ def test_a_pipe_that_stalls(agentd, unique):
         "RestrictNamespaces": "yes", "ProtectProc": "invisible", "SystemCallArchitectures": "native", "LimitCORE": "0",
         "Slice": "agents.slice"}
     run("systemd-analyze", "security", "--threshold=40", unit)
+    # It sees programs, what it works on, and nothing else that is mounted on the host or in runs.
+    with open(f"/proc/{show(unit, 'MainPID')}/mountinfo", encoding="utf-8") as f:
+        places = [line.split()[4] for line in f]
+    own = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/proc", "/sys", "/dev", "/tmp", "/var/tmp", "/run/host", "/run/systemd/incoming")
+    staging = [p for p in places if p.startswith("/var/lib/agentd/")]
+    assert len(staging) == 1 and "/usr" in places
+    assert not [p for p in places if p not in ("/", "/run") and p not in staging and not (p + "/").startswith(tuple(o + "/" for o in own))], places
+    root = f"/proc/{show(unit, 'MainPID')}/root"
+    assert set(os.listdir(root + "/run")) <= {"host", "systemd"} and os.listdir(root + "/run/systemd") == ["incoming"]
+    assert os.listdir(root + "/etc") == ["ld.so.cache"] and os.listdir(root + "/var/lib/agentd") == [staging[0].split("/")[4]]
     result, detail = agentd.complete(path)
     assert result == "failed" and "longer than is allowed" in detail
     os.close(pipe.writer)
