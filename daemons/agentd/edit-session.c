@@ -208,12 +208,12 @@ static void do_register(Operation *o) {
         EditSession *s = o->session;
         int r;
 
-        r = sd_bus_message_new_method_call(o->manager->bus, &m, "org.agentd1.Bridge", "/org/agentd1/Bridge",
+        r = sd_bus_message_new_method_call(o->manager->calls, &m, "org.agentd1.Bridge", "/org/agentd1/Bridge",
                                            "org.agentd1.Bridge", "RegisterRun");
         if (r >= 0)
                 r = sd_bus_message_append(m, "sa(sh)", o->views[0].id, 1, "proxy", s->listener_fd);
         if (r >= 0)
-                r = sd_bus_call_async(o->manager->bus, &s->slot, m, on_registered, o, 0);
+                r = sd_bus_call_async(o->manager->calls, &s->slot, m, on_registered, o, 0);
         if (r < 0)
                 fail(o, "The bridge cannot be told of the session", r, NULL);
 }
@@ -281,7 +281,7 @@ void edit_session_end(Operation *o) {
                 log_error_errno(r, "Edit session %s: its live file cannot be removed, its token is still good: %m",
                                 o->views[0].id);
         /* Nobody waits for the answer: without the live file a listener serves nobody. */
-        r = sd_bus_call_method_async(o->manager->bus, NULL, "org.agentd1.Bridge", "/org/agentd1/Bridge",
+        r = sd_bus_call_method_async(o->manager->calls, NULL, "org.agentd1.Bridge", "/org/agentd1/Bridge",
                                      "org.agentd1.Bridge", "UnregisterRun", NULL, NULL, "s", o->views[0].id);
         if (r < 0)
                 log_warning_errno(r, "Edit session %s: the bridge cannot be told of its end: %m", o->views[0].id);

@@ -191,6 +191,7 @@ Manager *manager_free(Manager *m) {
         worker_free(m->worker);
         store_run_free(m->found_run);
         store_agent_free(m->found_agent);
+        sd_bus_flush_close_unref(m->calls);
         sd_bus_flush_close_unref(m->bus);
         runner_set_done(&m->runners);
         signing_key_free(m->key);
@@ -246,21 +247,32 @@ static int on_disconnected(sd_bus_message *msg, void *userdata, sd_bus_error *e)
         return 0;
 }
 
+static int connect_one(Manager *m, sd_bus **ret, const char *description, int64_t priority) {
+        int r;
+
+        r = sd_bus_open_system_with_description(ret, description);
+        if (r >= 0)
+                r = sd_bus_attach_event(*ret, m->event, priority);
+        if (r >= 0)
+                r = sd_bus_match_signal(*ret, NULL, "org.freedesktop.DBus.Local", "/org/freedesktop/DBus/Local",
+                                        "org.freedesktop.DBus.Local", "Disconnected", on_disconnected, m);
+        return r;
+}
+
+/* Whoever calls us as fast as they can fills the queue of the connection that has our name, and all else that comes by
+ * it waits. What we ask of PID 1 and the bridge has a connection of its own, so that the runs of others go on. */
 static int connect_bus(Manager *m) {
         int r;
 
-        r = sd_bus_open_system_with_description(&m->bus, "agentd");
+        r = connect_one(m, &m->bus, "agentd", SD_EVENT_PRIORITY_NORMAL);
         if (r >= 0)
-                r = sd_bus_attach_event(m->bus, m->event, SD_EVENT_PRIORITY_NORMAL);
+                r = connect_one(m, &m->calls, "agentd-calls", SD_EVENT_PRIORITY_NORMAL - 1);
         if (r >= 0)
                 r = sd_bus_negotiate_creds(m->bus, true, SD_BUS_CREDS_EUID);
         if (r >= 0)
-                r = sd_bus_match_signal(m->bus, NULL, "org.freedesktop.DBus.Local", "/org/freedesktop/DBus/Local",
-                                        "org.freedesktop.DBus.Local", "Disconnected", on_disconnected, m);
-        if (r >= 0)
                 r = bus_polkit_new(m->bus, &m->polkit);
         if (r >= 0)
-                r = systemd_client_new(m->bus, &m->systemd);
+                r = systemd_client_new(m->calls, &m->systemd);
         if (r < 0)
                 return log_error_errno(r, "The system bus cannot be used: %m");
         return 0;

@@ -38,7 +38,8 @@ typedef struct Stragglers Stragglers; /* units of earlier operations that are st
 
 typedef struct Manager {
         sd_event *event;
-        sd_bus *bus;
+        sd_bus *bus;   /* has our name: who calls us, what we announce */
+        sd_bus *calls; /* what we ask of PID 1 and the bridge */
         Settings *settings;
         Store *store;
         LayerStore *layers;

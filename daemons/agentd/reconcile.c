@@ -86,7 +86,7 @@ static int on_bridge_list(sd_bus_message *msg, void *userdata, sd_bus_error *err
                 return 0; /* the bridge itself drops those whose live file is gone when it starts */
         while (sd_bus_message_read(msg, "s", &id) > 0)
                 if (!strmap_get(m->runs, id) && !edit_session_has_id(m, id))
-                        sd_bus_call_method_async(m->bus, NULL, "org.agentd1.Bridge", "/org/agentd1/Bridge",
+                        sd_bus_call_method_async(m->calls, NULL, "org.agentd1.Bridge", "/org/agentd1/Bridge",
                                                  "org.agentd1.Bridge", "UnregisterRun", NULL, NULL, "s", id);
         return 0;
 }
@@ -311,7 +311,7 @@ int manager_reconcile(Manager *m) {
         remove_stale_live_files(m);
         remove_stale_exit_records(m);
         stop_strange_units(m);
-        sd_bus_call_method_async(m->bus, NULL, "org.agentd1.Bridge", "/org/agentd1/Bridge", "org.agentd1.Bridge",
+        sd_bus_call_method_async(m->calls, NULL, "org.agentd1.Bridge", "/org/agentd1/Bridge", "org.agentd1.Bridge",
                                  "ListRegistered", on_bridge_list, m, NULL);
         return stop_operations(m);
 }

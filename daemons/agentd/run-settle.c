@@ -229,8 +229,9 @@ static int on_unregistered(sd_bus_message *m, void *userdata, sd_bus_error *erro
 static void run_unregister(Run *run) {
         int r;
 
-        r = sd_bus_call_method_async(run->manager->bus, &run->bridge_slot, "org.agentd1.Bridge", "/org/agentd1/Bridge",
-                                     "org.agentd1.Bridge", "UnregisterRun", on_unregistered, run, "s", run->row->id);
+        r = sd_bus_call_method_async(run->manager->calls, &run->bridge_slot, "org.agentd1.Bridge",
+                                     "/org/agentd1/Bridge", "org.agentd1.Bridge", "UnregisterRun", on_unregistered, run,
+                                     "s", run->row->id);
         if (r < 0) {
                 log_warning_errno(r, "Run %s: the bridge cannot be told: %m", run->row->id);
                 run->bridge_done = true;

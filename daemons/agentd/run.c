@@ -229,7 +229,7 @@ void run_register(Run *run) {
                 run_fail(run, "listen", r, NULL);
                 return;
         }
-        r = sd_bus_message_new_method_call(run->manager->bus, &m, "org.agentd1.Bridge", "/org/agentd1/Bridge",
+        r = sd_bus_message_new_method_call(run->manager->calls, &m, "org.agentd1.Bridge", "/org/agentd1/Bridge",
                                            "org.agentd1.Bridge", "RegisterRun");
         if (r >= 0)
                 r = sd_bus_message_append(m, "s", run->row->id);
@@ -244,7 +244,7 @@ void run_register(Run *run) {
         if (r >= 0)
                 r = sd_bus_message_close_container(m);
         if (r >= 0)
-                r = sd_bus_call_async(run->manager->bus, &run->bridge_slot, m, on_registered, run, 0);
+                r = sd_bus_call_async(run->manager->calls, &run->bridge_slot, m, on_registered, run, 0);
         if (r < 0)
                 run_fail(run, "register", r, NULL);
 }

@@ -4,6 +4,7 @@
 import json
 import pathlib
 import subprocess
+import threading
 
 import inside
 from client import BUS_NAME, MANAGER, MANAGER_PATH, agentctl, call_as, run, show, wait_until
@@ -11,9 +12,8 @@ from client import BUS_NAME, MANAGER, MANAGER_PATH, agentctl, call_as, run, show
 OBJECT_MANAGER = "org.freedesktop.DBus.ObjectManager"
 LIMITS_EXCEEDED = "org.freedesktop.DBus.Error.LimitsExceeded"
 
-# Sends COUNT calls of ExecuteAgent with inputs of SIZE bytes, over several connections, and asks for no answers; at last
-# a question on each, whose answer says that all before it was dealt with.
-FLOOD = r"""
+# A client of the bus that waits for nothing.
+CLIENT = r"""
 import os, socket, struct, sys, threading
 
 def pad(b, n):
@@ -30,8 +30,10 @@ def call(destination, path, interface, member, signature="", body=b"", serial=1,
         fields = pad(fields, 8) + b"\x08\x01g\0" + bytes((len(signature),)) + signature.encode() + b"\0"
     return pad(b"l\x01" + bytes((flags, 1)) + struct.pack("<III", len(body), serial, len(fields)) + fields, 8) + body
 
+rest = {}  # what came and was not looked at
+
 def answer(s, serial):
-    data = b""
+    data = rest.pop(s, b"")
     while True:
         while len(data) < 16 or len(data) < 16 + struct.unpack_from("<I", data, 12)[0]:
             data += s.recv(65536) or sys.exit("the bus hung up")
@@ -39,12 +41,13 @@ def answer(s, serial):
         size = 16 + fields + -fields % 8 + body
         while len(data) < size:
             data += s.recv(65536) or sys.exit("the bus hung up")
+        message, data = data[:size], data[size:]
         # The field with the serial that is answered.
-        if b"\x05\x01u\0" + struct.pack("<I", serial) in data[16:16 + fields]:
+        if b"\x05\x01u\0" + struct.pack("<I", serial) in message[16:16 + fields]:
+            rest[s] = data
             return
-        data = data[size:]
 
-def flood(agent, size, count):
+def connect():
     s = socket.socket(socket.AF_UNIX)
     s.connect("/run/dbus/system_bus_socket")
     s.sendall(b"\0AUTH EXTERNAL " + str(os.getuid()).encode().hex().encode() + b"\r\nBEGIN\r\n")
@@ -53,11 +56,21 @@ def flood(agent, size, count):
     bus = "org.freedesktop.DBus"
     s.sendall(call(bus, "/org/freedesktop/DBus", bus, "Hello"))
     answer(s, 1)
+    return s
+
+at = "org.agentd1", "/org/agentd1"
+peer = "org.freedesktop.DBus.Peer"
+"""
+
+# Sends COUNT calls of ExecuteAgent with inputs of SIZE bytes, over several connections, and asks for no answers; at last
+# a question on each, whose answer says that all before it was dealt with.
+FLOOD = CLIENT + r"""
+def flood(agent, size, count):
+    s = connect()
     body = pad(pad(pad(string(agent), 4) + string("x" * size), 4) + struct.pack("<I", 0), 8)
-    at = "org.agentd1", "/org/agentd1"
     for i in range(count):
         s.sendall(call(*at, "org.agentd1.Manager", "ExecuteAgent", "ssa{sv}", body, 2, 1))
-    s.sendall(call(*at, "org.freedesktop.DBus.Peer", "Ping", serial=3))
+    s.sendall(call(*at, peer, "Ping", serial=3))
     answer(s, 3)
 
 agent, size, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -218,3 +231,48 @@ def test_secrets_that_do_not_come(users, unique):
     finally:
         for user, name in zip((None, bob, alice), names):
             agentctl("credential", "remove", name, user=user, check=False)
+
+
+# Keeps NUMBER thousands of calls waiting all the time, until it is stopped; says each time that a thousand was dealt with.
+ENDLESS = CLIENT + r"""
+s, lock = connect(), threading.Lock()
+batch = call(*at, peer, "Ping", serial=2, flags=1) * 999 + call(*at, peer, "Ping", serial=3)
+
+def send(number):
+    for _ in range(number):
+        with lock:
+            s.sendall(batch)
+
+threading.Thread(target=send, args=(int(sys.argv[1]),)).start()
+threading.Thread(target=lambda: sys.stdin.read() or os._exit(0)).start()
+while True:
+    answer(s, 3)
+    print(flush=True)
+    send(1)
+"""
+
+
+def test_runs_go_on_while_somebody_floods(agentd, users, make_agent):
+    """What others have to say to agentd waits its turn; but what agentd hears of PID 1 and the bridge, and so a run that has
+    begun, does not."""
+    name, waiting = make_agent("true"), 200
+    agentd.finish(agentd.execute(name))
+    dealt_with = []
+
+    def count():
+        for line in flooder.stdout:
+            dealt_with.append(line)
+
+    argv = ["runuser", "-u", "bob", "--", "python3", "-c", ENDLESS, str(waiting)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as flooder:
+        counter = threading.Thread(target=count)
+        counter.start()
+        try:
+            wait_until(lambda: dealt_with, "the flood")
+            path = agentd.execute(name)
+            begun = len(dealt_with)
+            agentd.wait_for(lambda: path in agentd.finished_runs, what="the end of a run")
+            assert flooder.poll() is None and 0 < len(dealt_with) - begun < waiting
+        finally:
+            flooder.stdin.close()
+            counter.join()
