@@ -16,10 +16,6 @@ static const char *const listener_names[_RUN_LISTENER_MAX] = {
         [RUN_LISTENER_PROXY] = "proxy",
 };
 
-const char *run_listener_to_string(RunListener kind) {
-        return kind >= 0 && kind < _RUN_LISTENER_MAX ? listener_names[kind] : NULL;
-}
-
 RunListener run_listener_from_string(const char *s) {
         for (RunListener i = 0; i < _RUN_LISTENER_MAX; i++)
                 if (streq(listener_names[i], s))

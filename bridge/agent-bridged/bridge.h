@@ -114,7 +114,6 @@ typedef enum RunListener {
         _RUN_LISTENER_INVALID = -EINVAL,
 } RunListener;
 
-const char *run_listener_to_string(RunListener kind);
 RunListener run_listener_from_string(const char *s);
 
 #define RUN_METRICS_MAX 64U

@@ -13,13 +13,14 @@
 int verb_image_list(Client *c, int argc _unused_, char **argv _unused_) {
         static const Column columns[] = {
                 { "NAME", "name", CELL_STRING },
+                { "USER", "user", CELL_STRING },
                 { "LAYER", "layer", CELL_DIGEST },
                 { "SIZE", "size", CELL_SIZE },
                 { "CREATED", "created_usec", CELL_TIME },
         };
         _cleanup_(sd_bus_message_unrefp) sd_bus_message *reply = NULL;
         _cleanup_(table_freep) Table *t = NULL;
-        const char *name, *layer;
+        const char *name, *layer, *user;
         uint64_t size, created;
         int r;
 
@@ -30,11 +31,11 @@ int verb_image_list(Client *c, int argc _unused_, char **argv _unused_) {
         if (!t)
                 return fail_oom();
 
-        r = sd_bus_message_enter_container(reply, 'a', "(sstt)");
+        r = sd_bus_message_enter_container(reply, 'a', "(sstts)");
         if (r < 0)
                 return client_bad_reply(r);
-        while ((r = sd_bus_message_read(reply, "(sstt)", &name, &layer, &size, &created)) > 0)
-                if (table_add_string(t, name) < 0 || table_add_string(t, layer) < 0 ||
+        while ((r = sd_bus_message_read(reply, "(sstts)", &name, &layer, &size, &created, &user)) > 0)
+                if (table_add_string(t, name) < 0 || table_add_string(t, user) < 0 || table_add_string(t, layer) < 0 ||
                     table_add_number(t, size) < 0 || table_add_number(t, created) < 0)
                         return fail_oom();
         if (r < 0)

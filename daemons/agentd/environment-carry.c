@@ -121,7 +121,7 @@ int method_export_environment(sd_bus_message *msg, void *userdata, sd_bus_error 
         r = bus_resolve_owned(m, msg, agent, POLKIT_ACTION_MANAGE, e, &user, &uid, &name);
         if (r <= 0)
                 return r < 0 ? r : 1;
-        r = sd_bus_message_skip(msg, "a{sv}");
+        r = bus_read_options(msg, (const BusOption[]) { {} }, NULL, e);
         if (r < 0)
                 return r;
         r = store_agent_get(m->store, user, name, &a);
@@ -170,7 +170,7 @@ int method_import_environment(sd_bus_message *msg, void *userdata, sd_bus_error 
         r = bus_resolve_owned(m, msg, agent, POLKIT_ACTION_MANAGE, e, &user, &uid, &name);
         if (r <= 0)
                 return r < 0 ? r : 1;
-        r = sd_bus_message_skip(msg, "a{sv}");
+        r = bus_read_options(msg, (const BusOption[]) { {} }, NULL, e);
         if (r < 0)
                 return r;
         return operation_start_and_reply(m, msg,

@@ -61,7 +61,7 @@ const sd_bus_vtable manager_vtable[] = {
 
         METHOD("ImportImage", ("s", name, "h", fd, "a{sv}", options), ("o", operation), method_import_image),
         METHOD("BuildImage", ("s", name, "a{sv}", options), ("o", operation), method_build_image),
-        METHOD_NO_ARGS("ListImages", ("a(sstt)", images), method_list_images),
+        METHOD_NO_ARGS("ListImages", ("a(sstts)", images), method_list_images),
         METHOD_NO_RESULT("RemoveImage", ("s", name), method_remove_image),
 
         METHOD("FreezeEnvironment", ("s", agent, "a{sv}", options), ("o", operation), method_freeze_environment),

@@ -61,5 +61,3 @@ int curl_transfer_start(CurlTransfer *t, curl_done_t done, void *userdata);
 void curl_transfer_unpause(CurlTransfer *t);
 /* True where the guard refused an address of this transfer. */
 bool curl_transfer_refused(const CurlTransfer *t);
-/* True where a connection to the server was there at some time: the request may have been seen. */
-bool curl_transfer_connected(const CurlTransfer *t);

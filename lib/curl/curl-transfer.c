@@ -241,9 +241,3 @@ void curl_transfer_unpause(CurlTransfer *t) {
 bool curl_transfer_refused(const CurlTransfer *t) {
         return t->refused;
 }
-
-bool curl_transfer_connected(const CurlTransfer *t) {
-        long size = 0;
-
-        return curl_easy_getinfo(t->easy, CURLINFO_REQUEST_SIZE, &size) == CURLE_OK && size > 0;
-}

@@ -54,13 +54,6 @@ int http_field_list_add(HttpFieldList *l, const char *name, const char *value) {
         return 0;
 }
 
-const char *http_field_list_get(const HttpFieldList *l, const char *name) {
-        for (size_t i = 0; i < l->n; i++)
-                if (strcasecmp(l->fields[i].name, name) == 0)
-                        return l->fields[i].value;
-        return NULL;
-}
-
 void http_field_list_done(HttpFieldList *l) {
         for (size_t i = 0; i < l->n; i++) {
                 explicit_bzero((char *) l->fields[i].value, strlen(l->fields[i].value));

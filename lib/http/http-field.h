@@ -26,7 +26,6 @@ bool http_field_name_is_valid(const char *s);
 bool http_field_value_is_valid(const char *s);
 
 int http_field_list_add(HttpFieldList *l, const char *name, const char *value);
-const char *http_field_list_get(const HttpFieldList *l, const char *name);
 void http_field_list_done(HttpFieldList *l);
 
 /* Names equal without regard to case and with '_' read as '-', as lax servers behind CGI do. */

@@ -69,10 +69,6 @@ void http_request_set_ops(HttpRequest *req, const HttpRequestOps *ops, void *use
         req->userdata = userdata;
 }
 
-bool http_request_failed(const HttpRequest *req) {
-        return req->connection->failed;
-}
-
 void http_request_accept_body(HttpRequest *req, uint64_t max) {
         HttpConnection *c = req->connection;
 
@@ -116,10 +112,6 @@ ssize_t http_request_read(HttpRequest *req, void *buf, size_t size) {
 
 void http_request_call_again(HttpRequest *req) {
         req->again = true;
-}
-
-bool http_request_body_received(const HttpRequest *req) {
-        return http_parser_complete(req->connection->parser);
 }
 
 static void refuse_held(HttpRequest *req) {
@@ -381,10 +373,6 @@ int http_response_send(HttpRequest *req, unsigned status, const HttpField *field
 
 bool http_response_started(const HttpRequest *req) {
         return req->started;
-}
-
-void http_response_close_after(HttpRequest *req) {
-        req->close_after = true;
 }
 
 void http_request_abort(HttpRequest *req) {

@@ -53,8 +53,6 @@ ssize_t http_request_read(HttpRequest *req, void *buf, size_t size);
 /* For a handler of readable for which what has come is work for more than one turn: it is called again in a later one,
  * though nothing new may have come, and neither more of the body nor its client's end is looked at until then. */
 void http_request_call_again(HttpRequest *req);
-/* The body has been received as a whole (though perhaps not read yet). */
-bool http_request_body_received(const HttpRequest *req);
 
 /*
  * Reads the whole body, at most MAX bytes, into memory and calls DONE with it. What is too long is answered with 413;
@@ -82,10 +80,6 @@ bool http_response_started(const HttpRequest *req);
 /* Begins what follows a successful CONNECT: from now on the body is all that the client sends, and the answer all
  * that is written, both as they are. End the answer to close it; the end of the body comes as usual. */
 int http_response_start_tunnel(HttpRequest *req);
-/* No further request on this connection. */
-void http_response_close_after(HttpRequest *req);
 
 /* Cuts the connection, so that the client cannot take what it got for the whole. */
 void http_request_abort(HttpRequest *req);
-/* The client has gone or the exchange failed otherwise; done is about to be called. */
-bool http_request_failed(const HttpRequest *req);

@@ -294,10 +294,6 @@ void http_listener_set_observer(HttpListener *l, http_observer_t observer) {
         l->observer = observer;
 }
 
-int http_listener_fd(const HttpListener *l) {
-        return l->fd;
-}
-
 uint16_t http_listener_port(const HttpListener *l) {
         struct sockaddr_in6 sa = {}; /* ports of both families are at the same place */
         socklen_t len = sizeof(sa);
@@ -306,10 +302,6 @@ uint16_t http_listener_port(const HttpListener *l) {
             (sa.sin6_family != AF_INET && sa.sin6_family != AF_INET6))
                 return 0;
         return ntohs(sa.sin6_port);
-}
-
-void *http_listener_userdata(const HttpListener *l) {
-        return l->userdata;
 }
 
 const HttpListenerStatistics *http_listener_statistics(const HttpListener *l) {

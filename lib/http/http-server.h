@@ -68,10 +68,8 @@ HttpListener *http_listener_free(HttpListener *l);
 DEFINE_CLEANUP(HttpListener *, http_listener_free);
 /* Cuts the connections whose request matches, as above. */
 void http_listener_cut(HttpListener *l, bool (*match)(HttpRequest *req, void *userdata), void *userdata);
-int http_listener_fd(const HttpListener *l);
 /* 0: of AF_UNIX. */
 uint16_t http_listener_port(const HttpListener *l);
-void *http_listener_userdata(const HttpListener *l);
 
 typedef struct HttpListenerStatistics {
         uint64_t accepted, requests, malformed, http2_prefaces, timeouts;

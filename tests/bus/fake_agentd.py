@@ -353,9 +353,9 @@ class Manager(dbus.service.Object):
         self.calls.append({"options": json.loads(json.dumps(options))})
         return self.operation("freeze", agent, DIGEST)
 
-    @dbus.service.method(MANAGER, out_signature="a(sstt)")
+    @dbus.service.method(MANAGER, out_signature="a(sstts)")
     def ListImages(self):
-        return [(n, d, dbus.UInt64(266 * 1024 * 1024), dbus.UInt64(T0)) for n, d in self.images.items()]
+        return [(n, d, dbus.UInt64(266 * 1024 * 1024), dbus.UInt64(T0), "root") for n, d in self.images.items()]
 
     @dbus.service.method(MANAGER, in_signature="s")
     def RemoveImage(self, name):

@@ -299,6 +299,16 @@ def test_filter(agentd, name):
     refused("InvalidOption", agentd.call, "ListRuns", dbus.Dictionary(FILTERS[name], signature="sv"))
 
 
+@pytest.mark.parametrize("member", ["ImportImage", "ImportEnvironment", "ExportEnvironment"])
+def test_options_where_there_are_none(agentd, make_agent, member):
+    agent, before = make_agent("exit 0"), inventory(agentd)
+    with open("/dev/null", "r+b") as null:
+        fd = dbus.types.UnixFd(null.fileno())
+        arguments = (agent, "head", fd) if member == "ExportEnvironment" else ("other", fd)
+        refused("InvalidOption", agentd.call, member, *arguments, dbus.Dictionary({"colour": "red"}, signature="sv"))
+    assert inventory(agentd) == before
+
+
 SERVICE = {
     "name": "svc",
     "base_url": "https://localhost/api",

@@ -60,6 +60,15 @@ say(json.loads(bridge("GET", "/v1/services/{names["service"]}/{mark}")[2]))
     )
 
 
+def test_lists_of_images_say_whose_they_are(agentd, users, image, hers):
+    """For her own, and those of root that she may use; another user's are not there."""
+    rows = {(str(r[0]), str(r[4])) for r in agentd.call("ListImages")}
+    assert {(image, "root"), (hers["image"], "alice")} <= rows
+    of_alice, of_bob = ({(r[0], r[4]) for r in call_as(u, ("ListImages",))[0]["value"]} for u in users[:2])
+    assert {(image, "root"), (hers["image"], "alice")} <= of_alice and (image, "root") in of_bob
+    assert {owner for _, owner in of_bob} <= {"root", "bob"}
+
+
 def test_owner_needs_nobody(users, hers):
     """Every method that the manual gives to owners works for an ordinary user, without polkit or a password."""
     options = {"options": {}}
