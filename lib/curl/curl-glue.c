@@ -12,6 +12,8 @@
 /* Connections that are made at once, and how long those that wait are patient with a server that does not answer. */
 #define CONNECTING_MAX 16U
 #define PATIENCE_USEC (20 * USEC_PER_MSEC)
+/* A client whose answer is through may have its next request there already: its call had better be over. */
+#define FINISHED_AT_ONCE 16U
 
 struct CurlSocket {
         CurlGlue *glue;
@@ -155,22 +157,20 @@ void glue_connected(CurlTransfer *t) {
                 hub_task_queue(g->hub, &g->start);
 }
 
-static void on_finished(void *userdata) {
-        CurlGlue *g = userdata;
+/* False: there is none. */
+static bool finish_one(CurlGlue *g) {
         CurlTransfer *t = NULL;
         int left;
 
         CURLMsg *m = curl_multi_info_read(g->multi, &left);
         if (!m)
-                return;
-        if (left > 0)
-                hub_task_queue(g->hub, &g->finished);
+                return false;
         if (m->msg != CURLMSG_DONE)
-                return;
+                return true;
 
         CURLcode code = m->data.result; /* the message is gone with the handle */
         if (curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **) &t) != CURLE_OK || !t)
-                return;
+                return true;
 
         /* The connection goes with the next line, but not its copy. */
         curl_socket_t fd;
@@ -185,6 +185,19 @@ static void on_finished(void *userdata) {
         g->n_running--;
         glue_connected(t);
         t->done(t, code, t->userdata);
+        return true;
+}
+
+static void on_finished(void *userdata) {
+        CurlGlue *g = userdata;
+        unsigned i = 0;
+
+        g->finishing = true; /* it is not idle, also where this was the last transfer */
+        while (i < FINISHED_AT_ONCE && finish_one(g))
+                i++;
+        g->finishing = false;
+        if (i == FINISHED_AT_ONCE)
+                hub_task_queue(g->hub, &g->finished);
 }
 
 static CurlTransfer *take_waiting(CurlGlue *g) {
@@ -372,6 +385,6 @@ CurlGlue *curl_glue_free(CurlGlue *g) {
 }
 
 bool curl_glue_is_idle(const CurlGlue *g) {
-        return g->n_transfers == 0 && g->depth == 0;
+        return g->n_transfers == 0 && g->depth == 0 && !g->finishing;
 }
 

@@ -39,6 +39,7 @@ struct CurlGlue {
         CURL *handles[HANDLES_MAX]; /* of transfers that are over: to make one is work, to reset it is less */
         unsigned n_handles;
         unsigned depth; /* inside libcurl: nothing may be freed */
+        bool finishing;
 };
 
 struct CurlTransfer {
