@@ -35,10 +35,11 @@ static void put(Cursor *c, const char *s) {
 }
 
 static const char *get(Cursor *c) {
-        const char *s = c->p + sizeof(uint32_t);
         uint32_t length;
 
         if (!c->bad && c->left >= sizeof(length)) {
+                const char *s = c->p + sizeof(length);
+
                 memcpy(&length, c->p, sizeof(length));
                 if (length > 0 && length <= c->left - sizeof(length) && s[length - 1] == 0 && strlen(s) == length - 1) {
                         c->p += sizeof(length) + length;
