@@ -362,6 +362,26 @@ say(ids)
     assert [c["path"] for c in agentd.receipt(path)["calls"] if c["path"] == f"/{name}"] == [f"/{name}"] * 20
 
 
+def test_records_outlive_a_restart_of_the_journal(agentd, make_agent, make_service, upstream, unique):
+    """The bridge keeps a connection with journald; no record is lost when that goes and comes back, none is there twice."""
+    name, calls = unique(), []
+
+    def answer(r):
+        calls.append(r)
+        if len(calls) in (5, 10):
+            systemctl("restart", "systemd-journald.service")
+        r.reply(200, {})
+
+    upstream.on(f"/api/{name}", answer)
+    service = make_service()
+    path = agentd.execute(make_agent(inside.COMMAND, kind="command", services=[service]), inside.PRELUDE + f"""
+say([bridge("GET", "/v1/services/{service}/{name}")[1]["agent-request-id"] for i in range(15)])
+""")
+    assert agentd.finish(path)[0] == "success", agentd.log(path)
+    own = [r["AGENT_REQUEST_ID"] for r in records(agentd.run_id(path)) if r.get("AGENT_PATH") == f"/{name}"]
+    assert own == agentd.result(path)["output"] and len(set(own)) == 15
+
+
 def test_counters(probe):
     before = metrics()
     probe('[bridge("GET", "/v1/run") for _ in range(5)]; bridge("GET", "/v1/run", auth=False); say(1)')
