@@ -277,5 +277,7 @@ int operation_unit_properties(sd_bus_message *m, void *userdata) {
                                   o->manager->settings->image_timeout_usec, "TimeoutStopUSec", "t", 10 * USEC_PER_SEC));
         if (o->kind == OPERATION_FLATTEN)
                 TRY(sd_bus_message_append(m, "(sv)", "Nice", "i", 15));
-        return sd_bus_message_append(m, "(sv)(sv)", "OOMPolicy", "s", "kill", "LimitCORE", "t", UINT64_C(0));
+        /* As in a run (run-unit.c): with 0 the kernel would start the host's program for core dumps all the same. */
+        return sd_bus_message_append(m, "(sv)(sv)(sv)", "OOMPolicy", "s", "kill", "LimitCORE", "t", UINT64_C(1),
+                                     "LimitCORESoft", "t", UINT64_C(1));
 }

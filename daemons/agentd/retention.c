@@ -25,7 +25,7 @@
 #define LOOK_USEC (500 * USEC_PER_MSEC)
 #define PRUNE_PAUSE_USEC (60 * USEC_PER_SEC)
 #define PERIOD_USEC (10 * 60 * USEC_PER_SEC)
-#define REQUESTS_MAX 16U
+#define REQUESTS_MAX 4U /* of one user */
 /* Where a bound is passed, so much more goes that not each further run has a sweep of its own: 1/20. */
 #define SLACK 20
 #define KEEP_FREE_AUTO_MAX (UINT64_C(1) << 30)
@@ -448,8 +448,9 @@ int retention_prune(Manager *m, sd_bus_message *msg, const PruneRequest *request
 
         if (!m->retention)
                 return -ESHUTDOWN;
+        /* Each user has a share, so that nobody's requests are in the way of another's. */
         for (Sweep *i = m->retention->sweeps; i; i = i->next)
-                n += i->kind == SWEEP_REQUEST;
+                n += i->kind == SWEEP_REQUEST && streq_ptr(i->user, request->user);
         if (n >= REQUESTS_MAX)
                 return -EUSERS;
         if (request->by_number && request->keep > 0) {

@@ -253,7 +253,7 @@ def test_a_pipe_that_stalls(agentd, unique):
     assert properties == {
         "MemoryMax": memory, "MemorySwapMax": "0", "TasksMax": "512", "RuntimeMaxUSec": "20s", "PrivateNetwork": "yes",
         "PrivateDevices": "yes", "TemporaryFileSystem": "/:mode=0755,ro", "NoNewPrivileges": "yes",
-        "RestrictNamespaces": "yes", "ProtectProc": "invisible", "SystemCallArchitectures": "native", "LimitCORE": "0",
+        "RestrictNamespaces": "yes", "ProtectProc": "invisible", "SystemCallArchitectures": "native", "LimitCORE": "1",
         "Slice": "agents.slice"}
     run("systemd-analyze", "security", "--threshold=40", unit)
     # It sees programs, what it works on, and nothing else that is mounted on the host or in runs.
