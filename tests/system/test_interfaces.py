@@ -50,10 +50,15 @@ def live(bus, service, path, name):
 
 
 @pytest.fixture(scope="module")
-def objects(agentd, probe_agent, image):
-    """Where each interface is to be found: (service, path)."""
-    run_path = agentd.execute(probe_agent, "pass")
-    agentd.finish(run_path)
+def run_path(agentd, probe_agent):
+    path = agentd.execute(probe_agent, "pass")
+    agentd.finish(path)
+    return path
+
+
+@pytest.fixture
+def objects(agentd, probe_agent, run_path):
+    """Where each interface is to be found: (service, path). An operation is known only to the agentd that carried it out."""
     agent = next(str(row[3]) for row in agentd.call("ListAgents") if str(row[0]) == probe_agent)
     with open("/dev/null") as f:
         operation = str(
