@@ -184,9 +184,11 @@ test "$(cat file)" = hello
 head -c 3000000 /dev/urandom >big
 git add big; git commit -qm second; git push -q origin HEAD:main
 git ls-remote -q origin main
-# Sixty commits that the other side does not know: what is asked for is then larger than git likes, and compressed.
+# Sixty commits that the other side does not know: what is asked for is then larger than git likes, and compressed. They
+# are newer than those that it knows, or git would begin with what both have, and be done.
 git clone -q https://git.example/{name}/git/repo.git /tmp/there
-for i in $(seq 60); do git commit -q --allow-empty -m $i; done
+now=$(date +%s)
+for i in $(seq 60); do GIT_COMMITTER_DATE="@$((now + i)) +0000" git commit -q --allow-empty -m $i; done
 cd /tmp/there; echo more >more; git add more; git commit -qm third; git push -q origin HEAD:main; cd -
 git fetch -q origin; test "$(git show origin/main:more)" = more
 ! git ls-remote -q https://git.example/{name}/git/none.git 2>/dev/null
