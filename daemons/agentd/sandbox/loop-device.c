@@ -19,8 +19,8 @@ static int open_device(int number) {
         if (fd >= 0 || errno != ENOENT)
                 return fd < 0 ? -errno : fd;
         /* A container has its own /dev, without nodes for devices that were made later. Elsewhere none may be opened.
-         */
-        snprintf(path, sizeof path, "/dev/.agentd-loop%d", number);
+         * Others may have been told of the same device, and have a node for it, too. */
+        snprintf(path, sizeof path, "/dev/.agentd-loop%d-%d", number, (int) gettid());
         if (mknod(path, S_IFBLK | 0600, makedev(LOOP_MAJOR, (unsigned) number)) < 0 && errno != EEXIST)
                 return -errno;
         fd = open(path, O_RDWR | O_CLOEXEC);
