@@ -179,19 +179,6 @@ static int first_generation(Manager *m, const char *user, const Definition *d, c
         return r == -ENOSPC || r == -EDQUOT ? bus_store_error(m, e, r) : r;
 }
 
-/* Whether USER may have one agent more, or (OLD) another definition of one. */
-static int check_room(Manager *m, sd_bus_error *e, uid_t uid, const char *user, const char *text, const char *old) {
-        StoreOwned o;
-        int r;
-
-        r = store_owned(m->store, user, &o);
-        if (r < 0)
-                return bus_store_error(m, e, r);
-        return bus_check_definitions(e, uid, o.agents, o.agents_size, old ? 0 : 1,
-                                     (int64_t) strlen(text) - (int64_t) strlen(strempty(old)), BUS_AGENTS_MAX,
-                                     "agents");
-}
-
 static int refuse_existing(sd_bus_error *e, const char *user, const char *name) {
         return sd_bus_error_setf(e, BUS_ERROR_AGENT_EXISTS,
                                  "%s has an agent \"%s\" already. To change it: agentctl agent update FILE.", user,
@@ -212,7 +199,7 @@ int method_create_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
                 return r < 0 ? r : 1;
         r = definition_format(d, &text);
         if (r >= 0)
-                r = check_room(m, e, uid, user, text, NULL);
+                r = bus_check_room(m, e, uid, user, BUS_AGENTS, text, NULL);
         if (r < 0)
                 return r;
         r = store_agent_get(m->store, user, d->name, &old);
@@ -263,7 +250,7 @@ int method_update_agent(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         if (r == -ENOENT)
                 return no_such_agent(e, user, d->name);
         if (r >= 0)
-                r = check_room(m, e, uid, user, text, old->definition);
+                r = bus_check_room(m, e, uid, user, BUS_AGENTS, text, old->definition);
         if (r < 0)
                 return r;
         r = store_agent_update(m->store, user, d->name, text, d->concurrency);

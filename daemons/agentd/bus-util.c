@@ -203,19 +203,31 @@ int bus_check_number(Manager *m, sd_bus_error *e, uid_t uid, int n, int max, con
         return 0;
 }
 
-int bus_check_definitions(sd_bus_error *e, uid_t uid, uint64_t n, uint64_t size, unsigned add, int64_t grow,
-                          unsigned max, const char *what) {
+int bus_check_room(Manager *m, sd_bus_error *e, uid_t uid, const char *user, BusDefined what, const char *text,
+                   const char *old) {
+        const size_t before = old ? strlen(old) : 0, after = strlen(text);
+        const char *name = what == BUS_AGENTS ? "agents" : "services";
+        const unsigned max = what == BUS_AGENTS ? BUS_AGENTS_MAX : BUS_SERVICES_MAX;
+        uint64_t n, size;
+        StoreOwned o;
+        int r;
+
+        r = store_owned(m->store, user, &o);
+        if (r < 0)
+                return bus_store_error(m, e, r);
         if (uid == 0)
                 return 0;
-        if (n + add > max && add > 0)
+        n = what == BUS_AGENTS ? o.agents : o.services;
+        size = what == BUS_AGENTS ? o.agents_size : o.services_size;
+        if (!old && n >= max)
                 return sd_bus_error_setf(e, SD_BUS_ERROR_LIMITS_EXCEEDED,
-                                         "One user may keep %u %s. Remove some that are not needed.", max, what);
+                                         "One user may keep %u %s. Remove some that are not needed.", max, name);
         /* Who is beyond it already may make it less. */
-        if (grow > 0 && size + (uint64_t) grow > BUS_DEFINITIONS_SIZE_MAX)
+        if (after > before && size + (after - before) > BUS_DEFINITIONS_SIZE_MAX)
                 return sd_bus_error_setf(e, SD_BUS_ERROR_LIMITS_EXCEEDED,
                                          "The definitions of one user's %s may have %u MiB together. Remove some that "
                                          "are not needed; what is large belongs in the environment.",
-                                         what, BUS_DEFINITIONS_SIZE_MAX >> 20);
+                                         name, BUS_DEFINITIONS_SIZE_MAX >> 20);
         return 0;
 }
 

@@ -41,9 +41,14 @@ int bus_verify_owner(Manager *m, sd_bus_message *msg, const char *action, const 
 #define BUS_SERVICES_MAX 1000U
 #define BUS_DEFINITIONS_SIZE_MAX (16U * 1024U * 1024U) /* of all agents, or of all services */
 #define BUS_IMAGES_MAX 100
-/* Whether there is room for ADD definitions more that make it GROW bytes more, where there are N of SIZE bytes. */
-int bus_check_definitions(sd_bus_error *e, uid_t uid, uint64_t n, uint64_t size, unsigned add, int64_t grow,
-                          unsigned max, const char *what);
+typedef enum BusDefined {
+        BUS_AGENTS,
+        BUS_SERVICES,
+} BusDefined;
+
+/* Whether USER may have one thing more, defined by TEXT; or in the place of OLD. UID is who asks. */
+int bus_check_room(Manager *m, sd_bus_error *e, uid_t uid, const char *user, BusDefined what, const char *text,
+                   const char *old);
 /* Passes N on, a number of things or an error, unless it is too many. */
 int bus_check_number(Manager *m, sd_bus_error *e, uid_t uid, int n, int max, const char *what);
 /* Turns an errno of the store into a bus error with a sentence. */

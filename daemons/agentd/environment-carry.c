@@ -356,14 +356,9 @@ static int make_definition(Operation *o, Definition **ret, char **ret_reason) {
 /* As for CreateAgent. */
 static int check_room(Operation *o, const char *text, char **ret_reason) {
         _cleanup_(sd_bus_error_free) sd_bus_error e = SD_BUS_ERROR_NULL;
-        StoreOwned owned;
-        int r;
+        int r = bus_check_room(o->manager, &e, o->uid, o->user, BUS_AGENTS, text, NULL);
 
-        r = store_owned(o->manager->store, o->user, &owned);
-        if (r >= 0)
-                r = bus_check_definitions(&e, o->uid, owned.agents, owned.agents_size, 1, (int64_t) strlen(text),
-                                          BUS_AGENTS_MAX, "agents");
-        if (r < 0 && e.message) /* a sentence, which will be part of one */
+        if (sd_bus_error_has_name(&e, SD_BUS_ERROR_LIMITS_EXCEEDED)) /* a sentence, which will be part of one */
                 *ret_reason = strndup(e.message, strlen(e.message) - 1);
         return r;
 }

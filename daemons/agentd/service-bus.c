@@ -5,7 +5,8 @@
 #include "definition.h"
 #include "service/service.h"
 
-static int read_service(Manager *m, sd_bus_message *msg, sd_bus_error *e, char **ret_user, Service **ret) {
+static int read_service(Manager *m, sd_bus_message *msg, sd_bus_error *e, uid_t *ret_uid, char **ret_user,
+                        Service **ret) {
         _cleanup_free_ char *user = NULL, *reason = NULL;
         const char *text;
         uid_t uid;
@@ -26,6 +27,7 @@ static int read_service(Manager *m, sd_bus_message *msg, sd_bus_error *e, char *
                                          strempty(reason));
         if (r < 0)
                 return r;
+        *ret_uid = uid;
         *ret_user = TAKE_PTR(user);
         return 1;
 }
@@ -34,36 +36,19 @@ static int no_such_service(sd_bus_error *e, const char *user, const char *name) 
         return sd_bus_error_setf(e, BUS_ERROR_NO_SUCH_SERVICE, "%s has no service \"%s\".", user, name);
 }
 
-/* Whether USER may have one service more, or (OLD) another definition of one. */
-static int check_room(Manager *m, sd_bus_message *msg, sd_bus_error *e, const char *user, const char *text,
-                      const char *old) {
-        StoreOwned o;
-        uid_t uid;
-        int r;
-
-        r = bus_sender_euid(msg, &uid);
-        if (r < 0)
-                return r;
-        r = store_owned(m->store, user, &o);
-        if (r < 0)
-                return bus_store_error(m, e, r);
-        return bus_check_definitions(e, uid, o.services, o.services_size, old ? 0 : 1,
-                                     (int64_t) strlen(text) - (int64_t) strlen(strempty(old)), BUS_SERVICES_MAX,
-                                     "services");
-}
-
 int method_create_service(sd_bus_message *msg, void *userdata, sd_bus_error *e) {
         _cleanup_(service_unrefp) Service *s = NULL;
         _cleanup_free_ char *user = NULL, *text = NULL;
         Manager *m = userdata;
+        uid_t uid;
         int r;
 
-        r = read_service(m, msg, e, &user, &s);
+        r = read_service(m, msg, e, &uid, &user, &s);
         if (r <= 0)
                 return r < 0 ? r : 1;
         r = service_to_json(s, &text);
         if (r >= 0)
-                r = check_room(m, msg, e, user, text, NULL);
+                r = bus_check_room(m, e, uid, user, BUS_SERVICES, text, NULL);
         if (r < 0)
                 return r;
         r = store_service_add(m->store, user, s->name, text);
@@ -79,9 +64,10 @@ int method_update_service(sd_bus_message *msg, void *userdata, sd_bus_error *e) 
         _cleanup_(service_unrefp) Service *s = NULL;
         _cleanup_free_ char *user = NULL, *text = NULL;
         Manager *m = userdata;
+        uid_t uid;
         int r;
 
-        r = read_service(m, msg, e, &user, &s);
+        r = read_service(m, msg, e, &uid, &user, &s);
         if (r <= 0)
                 return r < 0 ? r : 1;
         r = service_to_json(s, &text);
@@ -91,7 +77,7 @@ int method_update_service(sd_bus_message *msg, void *userdata, sd_bus_error *e) 
         if (r == -ENOENT)
                 return no_such_service(e, user, s->name);
         if (r >= 0)
-                r = check_room(m, msg, e, user, text, old->definition);
+                r = bus_check_room(m, e, uid, user, BUS_SERVICES, text, old->definition);
         if (r < 0)
                 return r;
         r = store_service_update(m->store, user, s->name, text);

@@ -156,34 +156,20 @@ int sq_agent_get(Store *s, const char *user, const char *name, StoreAgent **ret)
 }
 
 int sq_owned(Store *s, const char *user, StoreOwned *ret) {
-        static const char agents[] = "SELECT COUNT(*), COALESCE(SUM(OCTET_LENGTH(a.definition)), 0) FROM agents a "
-                                     "JOIN lanes l ON l.id = a.lane_id JOIN users u ON u.id = l.user_id "
-                                     "WHERE u.name = ?";
-        static const char services[] = "SELECT COUNT(*), COALESCE(SUM(OCTET_LENGTH(definition)), 0) FROM services "
-                                       "WHERE user = ?";
-        SqliteStore *q = SQLITE_STORE(s);
-        StoreOwned o = {};
+        _cleanup_reset_ sqlite3_stmt *st = NULL;
         int r;
 
-        {
-                _cleanup_reset_ sqlite3_stmt *st = NULL;
-
-                r = sq_row(q, &st, agents, "s", user);
-                if (r < 0)
-                        return r;
-                o.agents = sq_column_u64(st, 0);
-                o.agents_size = sq_column_u64(st, 1);
-        }
-        {
-                _cleanup_reset_ sqlite3_stmt *st = NULL;
-
-                r = sq_row(q, &st, services, "s", user);
-                if (r < 0)
-                        return r;
-                o.services = sq_column_u64(st, 0);
-                o.services_size = sq_column_u64(st, 1);
-        }
-        *ret = o;
+        r = sq_row(SQLITE_STORE(s), &st,
+                   "SELECT a.n, a.size, s.n, s.size FROM "
+                   "(SELECT COUNT(*) AS n, COALESCE(SUM(OCTET_LENGTH(a.definition)), 0) AS size FROM agents a "
+                   "JOIN lanes l ON l.id = a.lane_id JOIN users u ON u.id = l.user_id WHERE u.name = ?1) a, "
+                   "(SELECT COUNT(*) AS n, COALESCE(SUM(OCTET_LENGTH(definition)), 0) AS size FROM services "
+                   "WHERE user = ?1) s",
+                   "s", user);
+        if (r < 0)
+                return r;
+        *ret = (StoreOwned) { .agents = sq_column_u64(st, 0), .agents_size = sq_column_u64(st, 1),
+                              .services = sq_column_u64(st, 2), .services_size = sq_column_u64(st, 3) };
         return 0;
 }
 
